@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvwheel create, size: from a spec in words to bytes. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "client/cli/cli.h"
+#include "client/cli/output.h"
+#include "client/cli/spec_flags.h"
+#include "client/spec.h"
+
+/* ---------------------------------------------------------------- create ---------- */
+
+struct create_flags {
+    struct spec_flags spec;
+    const char *name;
+    uint32_t lifetime;
+    uint64_t ttl_seconds;
+    uint64_t mode;
+    bool is_quiet;
+};
+
+static int take_lifetime(const struct cli *cli, const char *value,
+                         struct create_flags *flags)
+{
+    flags->ttl_seconds = 0;
+    if (strcmp(value, "job") == 0) {
+        flags->lifetime = KVW_LIFETIME_JOB;
+    } else if (strcmp(value, "keep") == 0) {
+        flags->lifetime = KVW_LIFETIME_KEEP;
+    } else if (strncmp(value, "ttl:", 4) == 0 &&
+               cli_number(value + 4, KVW_TTL_SECONDS_MAX, &flags->ttl_seconds) &&
+               flags->ttl_seconds > 0) {
+        flags->lifetime = KVW_LIFETIME_TTL;
+    } else {
+        return cli_usage(cli, "--lifetime: job, ttl:SECONDS or keep; have '%s'", value);
+    }
+    return CLI_OK;
+}
+
+static int take_mode(const struct cli *cli, const char *value, uint64_t *mode)
+{
+    char *end;
+
+    errno = 0;
+    unsigned long number = strtoul(value, &end, 8);
+    if (value[0] < '0' || value[0] > '7' || *end != 0 || errno != 0 || number > 0777)
+        return cli_usage(cli, "--mode: octal, at most 0777; have '%s'", value);
+    *mode = number;
+    return CLI_OK;
+}
+
+static int take_create(const struct cli *cli, int option, struct create_flags *flags)
+{
+    switch (option) {
+    case 'N':
+        flags->name = optarg;
+        return CLI_OK;
+    case 'l':
+        return take_lifetime(cli, optarg, flags);
+    case 'm':
+        return take_mode(cli, optarg, &flags->mode);
+    case 'q':
+        flags->is_quiet = true;
+        return CLI_OK;
+    default:
+        return spec_flags_take(cli, &flags->spec, option, optarg);
+    }
+}
+
+struct progress {
+    bool is_tty;     /* one line that changes, else a line for each tenth */
+    uint32_t tenths; /* shown last */
+};
+
+static void show_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
+{
+    struct progress *progress = context;
+    uint32_t tenths = total_bytes == 0
+                          ? 10
+                          : (uint32_t)((double)done_bytes * 10 / (double)total_bytes);
+    char done[TEXT_BYTES], total[TEXT_BYTES];
+
+    if (!progress->is_tty && tenths <= progress->tenths && done_bytes != total_bytes)
+        return;
+    progress->tenths = tenths;
+    fprintf(stderr, "%sallocated %s of %s%s", progress->is_tty ? "\r\033[K" : "",
+            text_bytes(done, done_bytes), text_bytes(total, total_bytes),
+            progress->is_tty ? "" : "\n");
+    if (progress->is_tty && done_bytes >= total_bytes)
+        fputs("\n", stderr);
+    fflush(stderr);
+}
+
+static int create(struct cli *cli, const struct kvw_spec *spec, bool is_quiet)
+{
+    struct progress progress = {.is_tty = isatty(STDERR_FILENO)};
+    struct kvw_spec_bytes bytes;
+    char text[TEXT_BYTES];
+
+    int result = kvw_spec_size(spec, &bytes);
+    if (result < 0)
+        return cli_fail(cli, result);
+    result = cli_connect(cli);
+    if (result != CLI_OK)
+        return result;
+    result = kvw_create(cli->client, spec, is_quiet ? NULL : show_progress, &progress);
+    if (result < 0)
+        return cli_fail(cli, result);
+    if (cli->is_json)
+        output_json(json_pack("{s:s, s:b, s:I, s:I}", "name", spec->name, "existed",
+                              result, "data_bytes", (json_int_t)bytes.data_bytes,
+                              "total_bytes", (json_int_t)bytes.total_bytes));
+    else
+        printf("%s %s, %s\n", result == 1 ? "there is already" : "created", spec->name,
+               text_bytes(text, bytes.total_bytes));
+    return CLI_OK;
+}
+
+int command_create(struct cli *cli, int argc, char **argv)
+{
+    static const struct option options[] = {{"name", required_argument, NULL, 'N'},
+                                            {"lifetime", required_argument, NULL, 'l'},
+                                            {"mode", required_argument, NULL, 'm'},
+                                            {"quiet", no_argument, NULL, 'q'},
+                                            SPEC_FLAG_OPTIONS,
+                                            CLI_OPTIONS};
+    struct create_flags flags = {.lifetime = KVW_LIFETIME_KEEP, .mode = 0600};
+    struct kvw_spec spec;
+    int option;
+
+    while ((option = cli_option(cli, argc, argv, ":qh", options)) > 0) {
+        int result = take_create(cli, option, &flags);
+        if (result != CLI_OK)
+            return result;
+    }
+    if (option != CLI_END)
+        return cli_option_exit(option);
+    if (optind != argc)
+        return cli_usage(cli, "create: '%s' is no option; did you mean --name?",
+                         argv[optind]);
+    bool is_model = flags.spec.preset != NULL || flags.spec.config != NULL;
+    int result = spec_flags_spec(cli, &flags.spec, flags.name, &spec);
+    if (result != CLI_OK)
+        return result;
+    if (flags.name == NULL && !is_model)
+        return cli_usage(cli, "create: --name is missing");
+    spec.lifetime = flags.lifetime;
+    spec.ttl_seconds = flags.ttl_seconds;
+    spec.mode = (uint32_t)flags.mode;
+    return create(cli, &spec, flags.is_quiet);
+}
+
+/* ------------------------------------------------------------------ size ---------- */
+
+static void print_size(const struct kvw_spec *spec, const struct kvw_geometry *geometry,
+                       const struct kvw_spec_bytes *bytes)
+{
+    struct table table;
+    char text[TEXT_BYTES];
+
+    table_init(&table, "GROUP|>LAYERS|>HEADS|>ROWS|>A LAYER|>ALL");
+    for (uint32_t g = 0; g < spec->n_groups; g++) {
+        table_add(&table, "%s", spec->group[g].name);
+        table_add(&table, "%u", spec->group[g].n_layers);
+        table_add(&table, "%u", spec->group[g].n_heads);
+        table_add(&table, "%llu",
+                  (unsigned long long)geometry_rows(&geometry->group[g]));
+        table_add(&table, "%s", text_bytes(text, bytes->layer_bytes[g]));
+        table_add(&table, "%s", text_bytes(text, bytes->group_bytes[g]));
+    }
+    table_print(&table);
+    table_fini(&table);
+    printf("\n");
+    table_init(&table, "RANK|>ROWS OF IT");
+    for (uint32_t rank = 0; rank < spec->n_ranks; rank++) {
+        table_add(&table, "%u", rank);
+        table_add(&table, "%s", text_bytes(text, bytes->rank_bytes[rank]));
+    }
+    table_print(&table);
+    table_fini(&table);
+    printf("\nrows     %s, lanes %u\n", text_bytes(text, bytes->data_bytes),
+           spec->n_lanes);
+    printf("control  %s\n", text_bytes(text, bytes->control_bytes));
+    printf("in all   %s (%llu bytes)\n", text_bytes(text, bytes->total_bytes),
+           (unsigned long long)bytes->total_bytes);
+}
+
+static json_t *size_json(const struct kvw_spec *spec,
+                         const struct kvw_geometry *geometry,
+                         const struct kvw_spec_bytes *bytes)
+{
+    json_t *groups = json_array();
+    json_t *ranks = json_array();
+
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        json_array_append_new(
+            groups,
+            json_pack("{s:s, s:i, s:i, s:I, s:I, s:I}", "name", spec->group[g].name,
+                      "layers", (int)spec->group[g].n_layers, "heads",
+                      (int)spec->group[g].n_heads, "rows",
+                      (json_int_t)geometry_rows(&geometry->group[g]), "layer_bytes",
+                      (json_int_t)bytes->layer_bytes[g], "bytes",
+                      (json_int_t)bytes->group_bytes[g]));
+    for (uint32_t rank = 0; rank < spec->n_ranks; rank++)
+        json_array_append_new(ranks, json_integer((json_int_t)bytes->rank_bytes[rank]));
+    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:I, s:I, s:I}", "name", spec->name,
+                     "lanes", (int)spec->n_lanes, "ranks", (int)spec->n_ranks, "groups",
+                     groups, "rank_bytes", ranks, "data_bytes",
+                     (json_int_t)bytes->data_bytes, "control_bytes",
+                     (json_int_t)bytes->control_bytes, "total_bytes",
+                     (json_int_t)bytes->total_bytes);
+}
+
+int command_size(struct cli *cli, int argc, char **argv)
+{
+    static const struct option options[] = {SPEC_FLAG_OPTIONS, CLI_OPTIONS};
+    struct spec_flags flags = {0};
+    struct kvw_geometry geometry;
+    struct kvw_spec_bytes bytes;
+    struct kvw_spec spec;
+    int option;
+
+    while ((option = cli_option(cli, argc, argv, ":h", options)) > 0) {
+        int result = spec_flags_take(cli, &flags, option, optarg);
+        if (result != CLI_OK)
+            return result;
+    }
+    if (option != CLI_END)
+        return cli_option_exit(option);
+    if (optind != argc)
+        return cli_usage(cli, "size: '%s' is no option; did you mean --preset?",
+                         argv[optind]);
+    int result = spec_flags_spec(cli, &flags, NULL, &spec);
+    if (result != CLI_OK)
+        return result;
+    result = kvw_spec_size(&spec, &bytes);
+    if (result == 0)
+        result = spec_to_geometry(&spec, &geometry);
+    if (result < 0)
+        return cli_fail(cli, result);
+    if (cli->is_json)
+        output_json(size_json(&spec, &geometry, &bytes));
+    else
+        print_size(&spec, &geometry, &bytes);
+    return CLI_OK;
+}

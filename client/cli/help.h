@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The texts of --help. */
+#ifndef KVW_CLIENT_CLI_HELP_H
+#define KVW_CLIENT_CLI_HELP_H
+
+extern const char help_head[];
+extern const char help_tail[];
+extern const char help_start[];
+extern const char help_stop[];
+extern const char help_status[];
+extern const char help_create[];
+extern const char help_size[];
+extern const char help_ls[];
+extern const char help_show[];
+extern const char help_who[];
+extern const char help_kick[];
+extern const char help_rm[];
+extern const char help_gc[];
+
+#endif

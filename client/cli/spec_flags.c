@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From options to a spec. Whether its numbers fit each other is the library's business.
+ */
+#include "client/cli/spec_flags.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/cli/output.h"
+#include "proto/limits.h"
+
+/* ----------------------------------------------------------------- names ---------- */
+
+struct word {
+    const char *name;
+    uint32_t number;
+};
+
+static const struct word types[] = {
+    {"f32", KVW_F32}, {"bf16", KVW_BF16}, {"f16", KVW_F16}, {"i8", KVW_I8},
+    {"u8", KVW_U8},   {"u32", KVW_U32},   {NULL, 0}};
+static const struct word policies[] = {
+    {"roll", KVW_ROLL}, {"refuse", KVW_REFUSE}, {NULL, 0}};
+static const struct word kinds[] = {
+    {"chunk", KVW_WINDOW_CHUNK}, {"row", KVW_WINDOW_ROW}, {NULL, 0}};
+static const struct word positions[] = {
+    {"absolute", KVW_POSITIONS_ABSOLUTE}, {"window", KVW_POSITIONS_WINDOW}, {NULL, 0}};
+
+static const char *word_name(const struct word *words, uint32_t number)
+{
+    for (; words->name != NULL; words++) {
+        if (words->number == number)
+            return words->name;
+    }
+    return "?";
+}
+
+/* 0 if there is no such word. */
+static uint32_t word_number(const struct word *words, const char *name)
+{
+    while (words->name != NULL && strcmp(words->name, name) != 0)
+        words++;
+    return words->number;
+}
+
+const char *spec_name_type(uint32_t type)
+{
+    return word_name(types, type);
+}
+
+const char *spec_name_policy(uint32_t policy)
+{
+    return word_name(policies, policy);
+}
+
+const char *spec_name_kind(uint32_t kind)
+{
+    return word_name(kinds, kind);
+}
+
+const char *spec_name_positions(uint32_t number)
+{
+    return word_name(positions, number);
+}
+
+/* ---------------------------------------------------------------- taking ---------- */
+
+static int take_word(const struct cli *cli, const char *name, const struct word *words,
+                     const char *value, uint32_t *number)
+{
+    char list[128] = "";
+
+    *number = word_number(words, value);
+    if (*number != 0)
+        return CLI_OK;
+    for (; words->name != NULL; words++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), " %s", words->name);
+    return cli_usage(cli, "%s: one of%s; have '%s'", name, list, value);
+}
+
+static int take_number(const struct cli *cli, struct spec_flags *flags, int option,
+                       const char *value)
+{
+    static const struct {
+        const char *name;
+        uint64_t max;
+    } numbers[SPEC_FLAG_END - SPEC_FLAG_NUMBERS] = {
+        {"--context", KVW_ROWS_MAX}, {"--ranks", KVW_RANKS_MAX},
+        {"--lanes", KVW_LANES_MAX},  {"--layers", KVW_LAYERS_MAX},
+        {"--heads", KVW_HEADS_MAX},  {"--head-dim", KVW_ELEMS_MAX},
+        {"--window", KVW_ROWS_MAX},  {"--chunk", KVW_ROWS_MAX},
+        {"--sink", KVW_ROWS_MAX},    {"--keep-rows", KVW_ROWS_MAX},
+        {"--slack", KVW_SLACK_MAX},
+    };
+    int i = option - SPEC_FLAG_NUMBERS;
+
+    if (!cli_number(value, numbers[i].max, &flags->number[i]))
+        return cli_usage(cli, "%s: a whole number, at most %llu; have '%s'",
+                         numbers[i].name, (unsigned long long)numbers[i].max, value);
+    return CLI_OK;
+}
+
+int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
+                    const char *value)
+{
+    flags->given |= 1ull << (option - SPEC_FLAG_PRESET);
+    switch (option) {
+    case SPEC_FLAG_PRESET:
+        flags->preset = value;
+        return CLI_OK;
+    case SPEC_FLAG_CONFIG:
+        flags->config = value;
+        return CLI_OK;
+    case SPEC_FLAG_DTYPE:
+        return take_word(cli, "--dtype", types, value, &flags->dtype);
+    case SPEC_FLAG_KIND:
+        return take_word(cli, "--kind", kinds, value, &flags->kind);
+    case SPEC_FLAG_POSITIONS:
+        return take_word(cli, "--positions", positions, value, &flags->positions);
+    case SPEC_FLAG_POLICY:
+        return take_word(cli, "--policy", policies, value, &flags->policy);
+    default:
+        return take_number(cli, flags, option, value);
+    }
+}
+
+/* --------------------------------------------------------------- the spec --------- */
+
+static uint64_t number_or(const struct spec_flags *flags, int option, uint64_t other)
+{
+    bool is_given = (flags->given >> (option - SPEC_FLAG_PRESET) & 1) != 0;
+    return is_given ? flags->number[option - SPEC_FLAG_NUMBERS] : other;
+}
+
+static bool has_group_flag(const struct spec_flags *flags)
+{
+    return flags->given >> (SPEC_FLAG_GROUP - SPEC_FLAG_PRESET) != 0 ||
+           flags->kind != 0 || flags->positions != 0 || flags->policy != 0;
+}
+
+/* One group of planes k and v. A failure to add is one of the check that follows. */
+static int spec_of_flags(const struct cli *cli, const struct spec_flags *flags,
+                         struct kvw_spec *spec)
+{
+    static const int needed[] = {SPEC_FLAG_LAYERS, SPEC_FLAG_HEADS, SPEC_FLAG_HEAD_DIM,
+                                 SPEC_FLAG_WINDOW};
+    uint32_t type = flags->dtype != 0 ? flags->dtype : KVW_BF16;
+
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        if (number_or(flags, needed[i], 0) == 0)
+            return cli_usage(cli, "what is the cache? --preset, --config, or all of "
+                                  "--layers --heads --head-dim --window");
+    }
+    if (number_or(flags, SPEC_FLAG_CONTEXT, 0) != 0)
+        return cli_usage(cli,
+                         "--context goes with --preset and --config; use --window");
+    kvw_spec_init(spec, "cache");
+    struct kvw_spec_group *group = kvw_spec_add_group(
+        spec, "self", (uint32_t)number_or(flags, SPEC_FLAG_LAYERS, 0), NULL);
+    if (group == NULL)
+        return cli_fail(cli, -E2BIG);
+    group->n_heads = (uint32_t)number_or(flags, SPEC_FLAG_HEADS, 0);
+    group->window_rows = number_or(flags, SPEC_FLAG_WINDOW, 0);
+    group->chunk_rows_max = number_or(flags, SPEC_FLAG_CHUNK, 1);
+    group->sink_rows = number_or(flags, SPEC_FLAG_SINK, 0);
+    group->keep_rows = number_or(flags, SPEC_FLAG_KEEP_ROWS, 0);
+    if (flags->kind != 0)
+        group->window_kind = flags->kind;
+    if (flags->positions != 0)
+        group->positions = flags->positions;
+    if (flags->policy != 0)
+        group->policy = flags->policy;
+    group->slack_chunks =
+        (uint32_t)number_or(flags, SPEC_FLAG_SLACK, group->slack_chunks);
+    uint32_t elems = (uint32_t)number_or(flags, SPEC_FLAG_HEAD_DIM, 0);
+    if (kvw_spec_add_plane(group, "k", type, elems) == NULL ||
+        kvw_spec_add_plane(group, "v", type, elems) == NULL)
+        return cli_fail(cli, -E2BIG);
+    return CLI_OK;
+}
+
+static int list_presets(const struct cli *cli)
+{
+    char list[512] = "";
+    const char *name;
+
+    for (uint32_t i = 0; (name = kvw_spec_preset_name(i)) != NULL; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), " %s", name);
+    return cli_usage(cli, "--preset: one of%s", list);
+}
+
+static int spec_of_model(const struct cli *cli, const struct spec_flags *flags,
+                         struct kvw_spec *spec)
+{
+    uint64_t context_rows = number_or(flags, SPEC_FLAG_CONTEXT, 0);
+
+    if (flags->preset != NULL && flags->config != NULL)
+        return cli_usage(cli, "either --preset or --config");
+    if (has_group_flag(flags))
+        return cli_usage(cli, "--layers, --window and the like do not go with a model");
+    if (flags->config != NULL) {
+        int result = kvw_spec_config(spec, flags->config, flags->dtype, context_rows);
+        return result < 0 ? cli_fail(cli, result) : CLI_OK;
+    }
+    if (flags->dtype != 0)
+        return cli_usage(cli, "--dtype does not go with --preset, which has its own");
+    int result = kvw_spec_preset(spec, flags->preset, context_rows);
+    if (result == -ENOENT)
+        return list_presets(cli);
+    return result < 0 ? cli_fail(cli, result) : CLI_OK;
+}
+
+int spec_flags_spec(const struct cli *cli, const struct spec_flags *flags,
+                    const char *name, struct kvw_spec *spec)
+{
+    bool is_model = flags->preset != NULL || flags->config != NULL;
+    int result =
+        is_model ? spec_of_model(cli, flags, spec) : spec_of_flags(cli, flags, spec);
+
+    if (result != CLI_OK)
+        return result;
+    if (name != NULL && !cli_name(cli, name, spec->name))
+        return CLI_USAGE;
+    spec->n_lanes = (uint32_t)number_or(flags, SPEC_FLAG_LANES, spec->n_lanes);
+    kvw_spec_split_heads(spec, (uint32_t)number_or(flags, SPEC_FLAG_RANKS, 1));
+    result = kvw_spec_check(spec);
+    return result < 0 ? cli_fail_as(cli, result, CLI_USAGE) : CLI_OK;
+}

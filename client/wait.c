@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See wait.h. */
+#include "client/wait.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/board.h"
+#include "client/client.h"
+#include "client/outside.h"
+#include "proto/base/align.h"
+
+uint64_t wait_now_ns(void)
+{
+    return outside_now_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t wait_deadline_ns(uint64_t timeout_ns)
+{
+    uint64_t deadline;
+    if (__builtin_add_overflow(wait_now_ns(), timeout_ns, &deadline))
+        return UINT64_MAX;
+    return deadline;
+}
+
+/* The owner whom a wait began with. */
+struct owner {
+    uint32_t state;
+    uint64_t incarnation;
+};
+
+static struct owner owner_of(const struct kvw_cache *cache, uint32_t rank)
+{
+    struct kvw_seat *seat = layout_seat(cache->control, &cache->layout, rank);
+    return (struct owner){load_relaxed(&seat->state), load_relaxed(&seat->incarnation)};
+}
+
+/* Dead, or no longer the one we waited for. A free seat may still be taken: that waits.
+ */
+static bool owner_is_gone(const struct owner *first, const struct owner *now)
+{
+    if (now->state == KVW_SEAT_DEAD)
+        return true;
+    return first->state == KVW_SEAT_OWNED &&
+           (now->state != KVW_SEAT_OWNED || now->incarnation != first->incarnation);
+}
+
+static int report(const struct kvw_cache *cache, const struct wait_for *wait, int error,
+                  uint64_t begun_ns)
+{
+    struct kvw_seat *seat = layout_seat(cache->control, &cache->layout, wait->rank);
+    struct board_head head = {0};
+    const double waited_s = (double)(wait_now_ns() - begun_ns) / 1e9;
+    char owner[48];
+
+    if (load_relaxed(&seat->state) == KVW_SEAT_OWNED)
+        (void)snprintf(owner, sizeof owner, "held by pid %u", load_relaxed(&seat->pid));
+    else
+        (void)snprintf(owner, sizeof owner, "%s",
+                       load_relaxed(&seat->state) == KVW_SEAT_DEAD ? "its owner died"
+                                                                   : "owned by nobody");
+    (void)!board_read_head(cache, wait->rank, wait->lane, &head);
+    return fail(
+        error,
+        "'%s': rank %u, lane %u: waited %.3f s for %s; it stands at step %" PRIu64
+        ", era %" PRIu64 ", %s",
+        cache->name, wait->rank, wait->lane, waited_s, wait->what, head.step, head.era,
+        owner);
+}
+
+static void sleep_on(shared_u32 *event, uint32_t seen, uint64_t rest_ns)
+{
+    const uint64_t slice_ns = min_u64(rest_ns, KVW_WAIT_SLICE_MS * 1000000ull);
+    const struct timespec slice = {.tv_sec = (time_t)(slice_ns / 1000000000u),
+                                   .tv_nsec = (long)(slice_ns % 1000000000u)};
+    (void)syscall(SYS_futex, event, FUTEX_WAIT, seen, &slice, NULL, 0);
+}
+
+/* One look before sleeping, with the flag up: no publication can slip in between. */
+static int look_and_sleep(struct kvw_cache *cache, const struct wait_for *wait,
+                          const struct owner *first, uint64_t now_ns)
+{
+    struct kvw_board *board = board_of(cache, wait->rank, wait->lane);
+    shared_u32 *flag = layout_flag(cache->pins, &cache->layout, cache->geometry.n_lanes,
+                                   wait->rank, wait->lane);
+
+    uint32_t event = load_acquire(&board->event);
+    store_relaxed(flag, 1);
+    fence_full(); /* W1, pairs with P3 */
+    int holds = wait->condition(cache, wait->rank, wait->lane, wait->context);
+    if (holds != 0)
+        return holds;
+    struct owner now = owner_of(cache, wait->rank);
+    if (owner_is_gone(first, &now))
+        return -EOWNERDEAD;
+    if (now_ns >= wait->deadline_ns)
+        return -ETIMEDOUT;
+    sleep_on(&board->event, event, wait->deadline_ns - now_ns);
+    return 0;
+}
+
+int wait_until(struct kvw_cache *cache, const struct wait_for *wait)
+{
+    int holds = wait->condition(cache, wait->rank, wait->lane, wait->context);
+    if (holds != 0)
+        return holds > 0 ? 0 : holds;
+
+    const struct owner first = owner_of(cache, wait->rank);
+    const uint64_t begun_ns = wait_now_ns();
+    const uint64_t spin_end_ns =
+        min_u64(wait->deadline_ns, begun_ns + cache->options.spin_us * 1000ull);
+    while (holds == 0 && wait_now_ns() < spin_end_ns) {
+        for (int i = 0; i < 16; i++)
+            spin_pause();
+        holds = wait->condition(cache, wait->rank, wait->lane, wait->context);
+    }
+    while (holds == 0)
+        holds = look_and_sleep(cache, wait, &first, wait_now_ns());
+    if (holds == -ETIMEDOUT || holds == -EOWNERDEAD)
+        return report(cache, wait, holds, begun_ns);
+    return holds > 0 ? 0 : holds;
+}
+
+/* What the public waits look for. */
+struct goal {
+    uint32_t group; /* UINT32_MAX: a step */
+    uint64_t at_least;
+};
+
+static int goal_reached(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
+                        const void *context)
+{
+    const struct goal *goal = context;
+    struct board_head head;
+    struct kvw_group_record record;
+    int error;
+
+    if (goal->group == UINT32_MAX) {
+        error = board_read_head(cache, rank, lane, &head);
+        return error != 0 ? error : head.step >= goal->at_least;
+    }
+    error = board_read_group(cache, rank, lane, 0, goal->group, UINT32_MAX, &head,
+                             &record, NULL);
+    return error != 0 ? error : record.rows >= goal->at_least;
+}
+
+static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
+                         const struct goal *goal, const char *what, uint64_t timeout_ns)
+{
+    if (lane >= cache->geometry.n_lanes)
+        return fail(-ERANGE, "wait: lane: need less than %u, have %u",
+                    cache->geometry.n_lanes, lane);
+    uint64_t ranks = partition_ranks_of_lane(&cache->geometry, lane);
+    if (rank != KVW_ALL_RANKS) {
+        if (rank >= cache->geometry.n_ranks || (ranks >> rank & 1) == 0)
+            return fail(-ERANGE, "wait: rank %u does not hold lane %u", rank, lane);
+        ranks = 1ull << rank;
+    }
+
+    /* One rank after the other: within an era a condition that holds goes on to hold.
+     * The clock is asked only when there is something to wait for. */
+    uint64_t deadline_ns = 0;
+    FOR_EACH_RANK(each, ranks)
+    {
+        int holds = goal_reached(cache, (uint32_t)each, lane, goal);
+        if (holds > 0)
+            continue;
+        if (holds < 0)
+            return fail(holds, "wait: '%s': rank %u, lane %u: its board cannot be read",
+                        cache->name, (uint32_t)each, lane);
+        if (deadline_ns == 0)
+            deadline_ns = wait_deadline_ns(timeout_ns);
+        const struct wait_for wait = {(uint32_t)each, lane, goal_reached,
+                                      goal,           what, deadline_ns};
+        int error = wait_until(cache, &wait);
+        if (error != 0)
+            return error;
+    }
+    return 0;
+}
+
+int kvw_wait_step(struct kvw_cache *cache, uint32_t lane, uint32_t rank, uint64_t step,
+                  uint64_t timeout_ns)
+{
+    const struct goal goal = {UINT32_MAX, step};
+    char what[48];
+
+    (void)snprintf(what, sizeof what, "step %" PRIu64, step);
+    return wait_for_goal(cache, lane, rank, &goal, what, timeout_ns);
+}
+
+int kvw_wait_rows(struct kvw_cache *cache, uint32_t lane, uint32_t rank, uint32_t group,
+                  uint64_t rows, uint64_t timeout_ns)
+{
+    const struct goal goal = {group, rows};
+    char what[80];
+
+    if (group >= cache->geometry.n_groups)
+        return fail(-ERANGE, "wait: group: need less than %u, have %u",
+                    cache->geometry.n_groups, group);
+    (void)snprintf(what, sizeof what, "%" PRIu64 " rows of group '%s'", rows,
+                   cache->geometry.group[group].name);
+    return wait_for_goal(cache, lane, rank, &goal, what, timeout_ns);
+}

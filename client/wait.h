@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waiting for what another rank publishes: spin a little, then sleep on the board's
+ * event word (PROTOCOL.md, "Waiting"). A wait ends when its condition holds, when the
+ * rank's owner dies, or at its deadline; never later than one slice after any of these.
+ *
+ * Orders, by label:
+ *   W1 full fence after the flag, before the condition is looked at again
+ *                              pairs with P3 in board.c: event, fence, second look at
+ * flag
+ */
+#ifndef KVW_CLIENT_WAIT_H
+#define KVW_CLIENT_WAIT_H
+
+#include <stdint.h>
+
+#include "client/cache.h"
+
+/* 1: holds; 0: not yet; negative: an error that ends the wait. */
+typedef int wait_condition_fn(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
+                              const void *context);
+
+/* Whom and what a wait is for. */
+struct wait_for {
+    uint32_t rank;
+    uint32_t lane;
+    wait_condition_fn *condition;
+    const void *context;
+    const char *what;     /* for the text: "step 12" */
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
+};
+
+/** Now, CLOCK_MONOTONIC. */
+uint64_t wait_now_ns(void);
+
+/** Now + timeout, without overflow. */
+uint64_t wait_deadline_ns(uint64_t timeout_ns);
+
+/**
+ * Wait. @return 0; -ETIMEDOUT; -EOWNERDEAD; the condition's error. kvw_last_error()
+ * says who, since when, at which step.
+ */
+KVW_NODISCARD int wait_until(struct kvw_cache *cache, const struct wait_for *wait);
+
+#endif

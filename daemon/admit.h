@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a cache may be created: its spec, the quotas, the memory. */
+#ifndef KVW_DAEMON_ADMIT_H
+#define KVW_DAEMON_ADMIT_H
+
+#include "daemon/daemon.h"
+
+/**
+ * Check a create request from anybody.
+ *
+ * @param meta  [out] what the request says, geometry included; not yet id, uuid, owner.
+ * @return 0, -EINVAL or -E2BIG with `refusal` in words.
+ */
+KVW_NODISCARD int admit_request(const struct kvw_message_create *request,
+                                struct cache_meta *meta, struct kvw_layout *layout,
+                                struct kvw_refusal *refusal);
+
+/**
+ * Check quotas and memory. What is being allocated counts.
+ *
+ * @return 0, -EDQUOT or -ENOMEM with need and have.
+ */
+KVW_NODISCARD int admit_bytes(const struct daemon *daemon, uint32_t uid,
+                              uint64_t total_bytes, struct kvw_refusal *refusal);
+
+/**
+ * Compare a request with the cache that has its name.
+ *
+ * @return 0 when they are the same, -EEXIST with what differs.
+ */
+KVW_NODISCARD int admit_same(const struct cache_meta *asked,
+                             const struct cache_meta *there,
+                             struct kvw_refusal *refusal);
+
+#endif

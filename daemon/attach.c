@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ATTACH, DETACH and RESUME: who may have a place, and who still has one. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/attachment.h"
+#include "daemon/cache.h"
+#include "daemon/host.h"
+#include "daemon/link.h"
+#include "proto/base/cleanup.h"
+
+/* "2026-01-31 12:00:00 UTC" */
+static void format_time(uint64_t wall_ns, char text[32])
+{
+    time_t seconds = (time_t)(wall_ns / 1000000000ull);
+    struct tm parts;
+
+    if (gmtime_r(&seconds, &parts) == NULL ||
+        strftime(text, 32, "%Y-%m-%d %H:%M:%S UTC", &parts) == 0)
+        text[0] = 0;
+}
+
+static int refuse_held(const struct attachment *holder, struct kvw_refusal *refusal)
+{
+    char since[32];
+
+    format_time(holder->since_ns, since);
+    return refuse(refusal, -EBUSY, 0, holder->peer.pid,
+                  "rank %u of '%s' is held by pid %u (%s) since %s", holder->rank,
+                  holder->cache->meta.name, holder->peer.pid,
+                  holder->client != NULL ? "connected" : "which lost its connection",
+                  since);
+}
+
+static int find_attachable(const struct daemon *daemon, const char *name,
+                           struct cache **out, struct kvw_refusal *refusal)
+{
+    struct cache *cache = cache_find(daemon, name);
+
+    if (cache == NULL)
+        return refuse(refusal, -ENOENT, 0, 0, "there is no cache '%s'", name);
+    if (cache->state == CACHE_CREATING)
+        return refuse(refusal, -ENOENT, cache->total_bytes, cache->done_bytes,
+                      "cache '%s' is still being created: %" PRIu64 " of %" PRIu64
+                      " bytes",
+                      name, cache->done_bytes, cache->total_bytes);
+    *out = cache;
+    return 0;
+}
+
+static int check_rank(const struct client *client, const struct cache *cache,
+                      uint32_t rank, struct kvw_refusal *refusal)
+{
+    bool is_reader = rank == KVW_RANK_READER;
+    uint32_t n_ranks = cache->meta.geometry.n_ranks;
+
+    if (!is_reader && rank >= n_ranks)
+        return refuse(refusal, -ERANGE, rank, n_ranks,
+                      "cache '%s' has ranks 0 to %u, asked rank %u", cache->meta.name,
+                      n_ranks - 1, rank);
+    if (!cache_permits(cache, client, is_reader ? CACHE_READ : CACHE_WRITE))
+        return refuse(refusal, -EACCES, 0, cache->meta.mode,
+                      "cache '%s' of user %u has mode %04o: user %u may not %s it",
+                      cache->meta.name, cache->meta.uid, cache->meta.mode,
+                      client->peer.uid, is_reader ? "read" : "write");
+    return 0;
+}
+
+/*
+ * A holder that is the asking process itself and has no connection: the answer to its
+ * earlier attach was lost with the daemon before this one. It may not be refused its
+ * own rank. Its other client, if there is one, learns from its resume that the rank has
+ * moved.
+ */
+static bool is_own_orphan(const struct client *client, const struct attachment *holder)
+{
+    return holder->client == NULL && peer_is_same(&client->peer, &holder->peer);
+}
+
+static int find_slot(const struct cache *cache, uint32_t *slot,
+                     struct kvw_refusal *refusal)
+{
+    for (uint32_t s = 0; s < KVW_ATTACHMENTS_MAX; s++) {
+        if (cache->by_slot[s] == NULL) {
+            *slot = s;
+            return 0;
+        }
+    }
+    return refuse(refusal, -EMFILE, KVW_ATTACHMENTS_MAX + 1, KVW_ATTACHMENTS_MAX,
+                  "cache '%s' has %u attachments, at most %u", cache->meta.name,
+                  cache->n_attachments, KVW_ATTACHMENTS_MAX);
+}
+
+/* Control, pins, data. Owned by the reply, for the cache may be gone before it is sent.
+ */
+static int open_descriptors(const struct cache *cache, bool is_reader,
+                            struct reply *reply)
+{
+    for (uint32_t s = 0; s < N_SEGMENTS; s++) {
+        const struct segment *segment = &cache->segment[s];
+        int fd = is_reader && s != SEGMENT_PINS
+                     ? segment_reopen_readonly(segment)
+                     : fcntl(segment->fd, F_DUPFD_CLOEXEC, 3);
+
+        if (fd < 0)
+            return fd == -1 ? -errno : fd;
+        reply->fds[reply->n_fds++] = fd;
+    }
+    return 0;
+}
+
+/* The tables, then the keeper, then the seat; nothing of it on failure. */
+static int enter(struct daemon *daemon, struct client *client, struct cache *cache,
+                 uint32_t rank, struct reply *reply, struct kvw_refusal *refusal)
+{
+    struct peer peer = {.pidfd = -1};
+    struct kvw_message_attached *attached = &reply->message.attached;
+    uint32_t slot = 0;
+
+    int error = find_slot(cache, &slot, refusal);
+    if (error != 0)
+        return error;
+    error = open_descriptors(cache, rank == KVW_RANK_READER, reply);
+    if (error == 0)
+        error = peer_copy(&client->peer, &peer);
+    if (error != 0)
+        return refuse(refusal, error, N_SEGMENTS + 1, 0,
+                      "attach to '%s': the daemon has no descriptors left: %s",
+                      cache->meta.name, strerrordesc_np(-error));
+    struct attachment *attachment = attachment_add(daemon, cache, rank, slot, &peer);
+    if (attachment == NULL) {
+        peer_close(&peer);
+        return refuse(refusal, -ENFILE, KVW_ALL_ATTACHMENTS_MAX + 1,
+                      KVW_ALL_ATTACHMENTS_MAX,
+                      "the daemon has %u attachments, at most %u",
+                      daemon->n_attachments, KVW_ALL_ATTACHMENTS_MAX);
+    }
+    attachment->id = ++daemon->last_attachment_id;
+    attachment->client = client;
+    error = link_put_attachment(daemon, attachment);
+    if (error != 0) {
+        attachment_end(daemon, attachment, ENDING_REPLACED);
+        return refuse(refusal, error, 0, 0,
+                      "attach to '%s': the keeper did not take it: %s",
+                      cache->meta.name, strerrordesc_np(-error));
+    }
+    *attached = (struct kvw_message_attached){
+        .cache = cache->meta.id, .attachment = attachment->id, .slot = slot};
+    if (rank != KVW_RANK_READER) {
+        const struct kvw_seat *seat =
+            layout_seat(cache->segment[SEGMENT_CONTROL].base, &cache->layout, rank);
+        /* Of the worker's own cache, and for diagnosis: it need not be believed. */
+        attached->incarnation = load_relaxed(&seat->incarnation) + 1;
+        attached->was_dead = load_relaxed(&seat->state) == KVW_SEAT_DEAD;
+        attachment_seat(attachment, attached->incarnation);
+    }
+    return 0;
+}
+
+int attachment_serve_attach(struct daemon *daemon, struct client *client,
+                            const struct kvw_message *request, struct reply *reply,
+                            struct kvw_refusal *refusal)
+{
+    const uint32_t rank = request->attach.rank;
+    struct cache *cache = NULL;
+
+    int error = find_attachable(daemon, request->attach.name, &cache, refusal);
+    if (error == 0)
+        error = check_rank(client, cache, rank, refusal);
+    if (error != 0)
+        return error;
+    struct attachment *holder = rank == KVW_RANK_READER ? NULL : cache->owner[rank];
+    if (holder != NULL && is_own_orphan(client, holder))
+        attachment_end(daemon, holder, ENDING_REPLACED);
+    else if (holder != NULL)
+        return refuse_held(holder, refusal);
+    reply->message.type = KVW_MESSAGE_ATTACHED;
+    error = enter(daemon, client, cache, rank, reply, refusal);
+    if (error == 0)
+        cache->used_ns = host_wall_ns();
+    else if (cache->n_attachments == 0 && cache->expires_ns == NEVER_NS)
+        cache_start_expiry(cache); /* as it was before */
+    return error;
+}
+
+static int find_own(const struct daemon *daemon, const struct client *client,
+                    uint64_t id, struct attachment **out, struct kvw_refusal *refusal)
+{
+    struct attachment *attachment = attachment_find(daemon, id);
+
+    if (attachment == NULL)
+        return refuse(refusal, -ENOENT, 0, 0, "there is no attachment %" PRIu64, id);
+    if (!peer_is_same(&client->peer, &attachment->peer))
+        return refuse(refusal, -EACCES, attachment->peer.pid, client->peer.pid,
+                      "attachment %" PRIu64 " is of pid %u, not of pid %u", id,
+                      attachment->peer.pid, client->peer.pid);
+    *out = attachment;
+    return 0;
+}
+
+int attachment_serve_detach(struct daemon *daemon, struct client *client,
+                            const struct kvw_message *request, struct reply *reply,
+                            struct kvw_refusal *refusal)
+{
+    struct attachment *attachment = NULL;
+
+    int error =
+        find_own(daemon, client, request->detach.attachment, &attachment, refusal);
+    if (error != 0)
+        return error;
+    attachment_end(daemon, attachment, ENDING_DETACHED);
+    reply->message.type = KVW_MESSAGE_DETACHED;
+    reply->message.detached.attachment = request->detach.attachment;
+    return 0;
+}
+
+int attachment_serve_resume(struct daemon *daemon, struct client *client,
+                            const struct kvw_message *request, struct reply *reply,
+                            struct kvw_refusal *refusal)
+{
+    struct attachment *attachment = NULL;
+
+    int error =
+        find_own(daemon, client, request->resume.attachment, &attachment, refusal);
+    if (error != 0)
+        return error;
+    attachment->client = client;
+    reply->message.type = KVW_MESSAGE_RESUMED;
+    reply->message.resumed.attachment = request->resume.attachment;
+    return 0;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From the first to the last moment of an attachment; attach.c decides who gets one. */
+#include "daemon/attachment.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+
+#include "daemon/cache.h"
+#include "daemon/host.h"
+#include "daemon/link.h"
+
+static struct ring_tag tag_of(const struct attachment *attachment)
+{
+    return (struct ring_tag){.slot = attachment->index,
+                             .generation = attachment->generation,
+                             .kind = RING_DEATH};
+}
+
+struct attachment *attachment_find(const struct daemon *daemon, uint64_t id)
+{
+    for (uint32_t i = 0; i < KVW_ALL_ATTACHMENTS_MAX; i++) {
+        if (daemon->attachments[i] != NULL && daemon->attachments[i]->id == id)
+            return daemon->attachments[i];
+    }
+    return NULL;
+}
+
+static struct kvw_seat *seat_of(const struct cache *cache, uint32_t rank)
+{
+    return layout_seat(cache->segment[SEGMENT_CONTROL].base, &cache->layout, rank);
+}
+
+static void clear_pins(const struct cache *cache, uint32_t slot)
+{
+    void *pins = cache->segment[SEGMENT_PINS].base;
+
+    for (uint32_t i = 0; i < KVW_PINS_PER_ATTACHMENT; i++)
+        store_release(&layout_pin(pins, &cache->layout, slot, i)->lo_plus_1, 0);
+    store_release(layout_high(pins, &cache->layout, slot), 0);
+}
+
+struct attachment *attachment_add(struct daemon *daemon, struct cache *cache,
+                                  uint32_t rank, uint32_t slot, struct peer *peer)
+{
+    struct kvw_control_header *header = cache->segment[SEGMENT_CONTROL].base;
+    uint32_t index = 0;
+
+    while (index < KVW_ALL_ATTACHMENTS_MAX && daemon->attachments[index] != NULL)
+        index++;
+    if (index == KVW_ALL_ATTACHMENTS_MAX)
+        return NULL;
+    struct attachment *attachment = calloc(1, sizeof *attachment);
+    if (attachment == NULL)
+        return NULL;
+    *attachment =
+        (struct attachment){.index = index,
+                            .generation = daemon->generation++ & RING_GENERATION_MASK,
+                            .rank = rank,
+                            .slot = slot,
+                            .since_ns = host_wall_ns(),
+                            .cache = cache,
+                            .peer = *peer};
+    peer->pidfd = -1;
+    daemon->attachments[index] = attachment;
+    daemon->n_attachments++;
+    cache->by_slot[slot] = attachment;
+    cache->n_attachments++;
+    cache->expires_ns = NEVER_NS;
+    if (rank != KVW_RANK_READER)
+        cache->owner[rank] = attachment;
+    /* Owners look at this many slots for pins: raised before the slot can be used. */
+    if (load_relaxed(&header->attachments_high) <= slot)
+        store_release(&header->attachments_high, slot + 1);
+    ring_poll(daemon->ring, attachment->peer.pidfd, POLLIN, tag_of(attachment));
+    return attachment;
+}
+
+void attachment_seat(const struct attachment *attachment, uint64_t incarnation)
+{
+    struct kvw_seat *seat = seat_of(attachment->cache, attachment->rank);
+
+    store_relaxed(&seat->incarnation, incarnation);
+    store_relaxed(&seat->since_ns, attachment->since_ns);
+    store_relaxed(&seat->pid, attachment->peer.pid);
+    store_relaxed(&seat->owner, attachment->id);
+    /* Last: whoever sees the state sees whose it is. */
+    store_release(&seat->state, KVW_SEAT_OWNED);
+    cache_wake(attachment->cache, attachment->rank);
+}
+
+static void leave_seat(const struct attachment *attachment, enum ending ending)
+{
+    struct kvw_seat *seat = seat_of(attachment->cache, attachment->rank);
+
+    store_relaxed(&seat->since_ns, host_wall_ns());
+    store_relaxed(&seat->owner, 0);
+    store_release(&seat->state, ending == ENDING_DEAD ? KVW_SEAT_DEAD : KVW_SEAT_FREE);
+    cache_wake(attachment->cache, attachment->rank);
+}
+
+static void tell_kicked(struct daemon *daemon, const struct attachment *attachment)
+{
+    for (uint32_t i = 0; i < KVW_CLIENTS_MAX; i++) {
+        struct client *client = daemon->clients[i];
+        if (client == NULL || client->pending != PENDING_KICK ||
+            client->pending_id != attachment->id)
+            continue;
+        struct reply reply = {.message = {.type = KVW_MESSAGE_KICKED,
+                                          .request = client->pending_request,
+                                          .kicked = {.pid = attachment->peer.pid}}};
+        client->pending = PENDING_NONE;
+        client_answer(daemon, client, &reply);
+    }
+}
+
+void attachment_end(struct daemon *daemon, struct attachment *attachment,
+                    enum ending ending)
+{
+    struct cache *cache = attachment->cache;
+
+    if (attachment->rank != KVW_RANK_READER)
+        leave_seat(attachment, ending);
+    clear_pins(cache, attachment->slot);
+    link_drop_attachment(daemon, attachment);
+
+    ring_poll_cancel(daemon->ring, tag_of(attachment));
+    cache->by_slot[attachment->slot] = NULL;
+    cache->n_attachments--;
+    if (attachment->rank != KVW_RANK_READER)
+        cache->owner[attachment->rank] = NULL;
+    daemon->attachments[attachment->index] = NULL;
+    daemon->n_attachments--;
+    tell_kicked(daemon, attachment);
+    peer_close(&attachment->peer);
+    free(attachment);
+    if (ending != ENDING_REPLACED)
+        cache_unused(daemon, cache);
+}
+
+void attachment_event(struct daemon *daemon, const struct ring_event *event)
+{
+    struct attachment *attachment = event->tag.slot < KVW_ALL_ATTACHMENTS_MAX
+                                        ? daemon->attachments[event->tag.slot]
+                                        : NULL;
+
+    if (attachment == NULL || attachment->generation != event->tag.generation)
+        return;
+    /* The pidfd itself says whether, not the completion: that one can be an error. */
+    if (!peer_is_dead(&attachment->peer)) {
+        ring_poll(daemon->ring, attachment->peer.pidfd, POLLIN, tag_of(attachment));
+        return;
+    }
+    log_peer(&daemon->log, LOG_INFO, "attachment died id %llu cache %s rank %d pid %u",
+             (unsigned long long)attachment->id, attachment->cache->meta.name,
+             attachment->rank == KVW_RANK_READER ? -1 : (int)attachment->rank,
+             attachment->peer.pid);
+    attachment_end(daemon, attachment, ENDING_DEAD);
+}

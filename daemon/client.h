@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections: accepted, read, answered, dropped. */
+#ifndef KVW_DAEMON_CLIENT_H
+#define KVW_DAEMON_CLIENT_H
+
+#include "daemon/daemon.h"
+
+/* An answer, with the descriptors that go with it. */
+struct reply {
+    struct kvw_message message;
+    int fds[KVW_MESSAGE_FDS_MAX];
+    uint32_t n_fds;
+};
+
+/** Arm accept (again). */
+void client_accept(struct daemon *daemon);
+
+/** A completion of accept, receive or send. */
+void client_accepted(struct daemon *daemon, const struct ring_event *event);
+void client_received(struct daemon *daemon, const struct ring_event *event);
+void client_sent(struct daemon *daemon, const struct ring_event *event);
+
+/**
+ * Queue an answer. Takes its descriptors. A client whose queue is full does not read:
+ * it is dropped, nobody waits for it.
+ */
+void client_answer(struct daemon *daemon, struct client *client, struct reply *reply);
+
+/** Queue a refusal in answer to request number `request`. */
+void client_refuse(struct daemon *daemon, struct client *client, uint32_t request,
+                   int error, const struct kvw_refusal *refusal);
+
+/** Hang up. Its attachments stay; it is freed when nothing of it is in flight. */
+void client_close(struct daemon *daemon, struct client *client);
+
+/** Free a client of which nothing is in flight any more. Accepts NULL. */
+void client_free(struct daemon *daemon, struct client *client);
+
+/** True when every connection has got what was queued for it. */
+bool client_all_sent(const struct daemon *daemon);
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the daemon asks the host for: time, randomness, environment, memory, processes.
+ */
+#ifndef KVW_DAEMON_HOST_H
+#define KVW_DAEMON_HOST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "proto/base/check.h"
+
+/** Nanoseconds of CLOCK_MONOTONIC; the sleeps and deadlines of the daemon use it. */
+uint64_t host_now_ns(void);
+
+/** Nanoseconds of CLOCK_REALTIME; what users are shown. */
+uint64_t host_wall_ns(void);
+
+/** Fill `bytes` with random bytes. */
+void host_random(void *bytes, size_t n_bytes);
+
+/** A variable of the environment, or NULL if it is unset or empty. */
+const char *host_environment(const char *name);
+
+/** Bytes of memory that this process may ever use: of the machine or of its cgroup. */
+uint64_t host_memory_total(void);
+
+/** Bytes that can be had now, free or reclaimable, of the machine and of its cgroup. */
+uint64_t host_memory_available(void);
+
+/** Printable start of a process's command line; "" when it cannot be read. */
+void host_command(uint32_t pid, char *text, size_t text_bytes);
+
+/** Start time of a process in clock ticks since boot, 0 when there is none. */
+uint64_t host_start_ticks(uint32_t pid);
+
+/** Ask the OOM killer to spare this process. @return 0 or -errno. */
+KVW_NODISCARD int host_protect_from_oom(void);
+
+/** Raise the limit of descriptors to what is allowed. */
+void host_raise_descriptor_limit(void);
+
+/** Read a small file, zero-terminated. @return bytes read or -errno. */
+KVW_NODISCARD int host_read_file(const char *path, char *text, size_t text_bytes);
+
+/** Write a small file at once. @return 0 or -errno. */
+KVW_NODISCARD int host_write_file(const char *path, const char *text);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A line is written by one write(2), so that lines of keeper and daemon do not mix. */
+#include "daemon/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/host.h"
+
+#define LINE_BYTES 1024
+#define PEER_LINES_PER_SECOND 10
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static void write_line(const struct log *log, enum log_level level, const char *format,
+                       va_list arguments) __attribute__((format(printf, 3, 0)));
+
+static void write_line(const struct log *log, enum log_level level, const char *format,
+                       va_list arguments)
+{
+    char line[LINE_BYTES];
+    int n_bytes = snprintf(line, sizeof line, "kvwheeld %s %d %s: ", log->role,
+                           (int)getpid(), level_names[level]);
+
+    n_bytes +=
+        vsnprintf(line + n_bytes, sizeof line - (size_t)n_bytes, format, arguments);
+    if (n_bytes > LINE_BYTES - 2)
+        n_bytes = LINE_BYTES - 2;
+    line[n_bytes] = '\n';
+    /* Nobody can be told when the log cannot be written. */
+    ssize_t n_written = write(STDERR_FILENO, line, (size_t)n_bytes + 1);
+    (void)n_written;
+}
+
+void log_line(const struct log *log, enum log_level level, const char *format, ...)
+{
+    va_list arguments;
+
+    if (level > log->level)
+        return;
+    va_start(arguments, format);
+    write_line(log, level, format, arguments);
+    va_end(arguments);
+}
+
+void log_peer(struct log *log, enum log_level level, const char *format, ...)
+{
+    uint64_t now_ns = host_now_ns();
+    va_list arguments;
+
+    if (level > log->level)
+        return;
+    if (now_ns - log->window_ns >= 1000000000ull) {
+        uint32_t n_suppressed = log->n_suppressed;
+        log->window_ns = now_ns;
+        log->n_in_window = 0;
+        log->n_suppressed = 0;
+        if (n_suppressed > 0)
+            log_line(log, level, "suppressed %u lines", n_suppressed);
+    }
+    if (log->n_in_window >= PEER_LINES_PER_SECOND) {
+        log->n_suppressed++;
+        return;
+    }
+    log->n_in_window++;
+    va_start(arguments, format);
+    write_line(log, level, format, arguments);
+    va_end(arguments);
+}
+
+int log_level_of(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof level_names / sizeof level_names[0]); i++) {
+        if (strcmp(name, level_names[i]) == 0)
+            return i;
+    }
+    return -1;
+}

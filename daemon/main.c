@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvwheeld. One program, two processes: the one that is started becomes the keeper,
+ * which starts the daemon; each starts the other again when it dies.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/daemon.h"
+#include "daemon/keeper.h"
+#include "daemon/kept.h"
+#include "daemon/options.h"
+#include "daemon/start.h"
+
+/* The two other roles are not for users: they inherit the other process's socket. */
+static bool is_inherited(const struct options *options)
+{
+    struct stat status;
+
+    return options->role == ROLE_START ||
+           (fstat(KEPT_SOCKET_FD, &status) == 0 && S_ISSOCK(status.st_mode));
+}
+
+static int start(const struct options *options)
+{
+    struct kvw_refusal refusal;
+    int listen_fd;
+    int lock_fd;
+
+    int code = start_up(options, &listen_fd, &lock_fd, &refusal);
+    if (code != 0) {
+        fprintf(stderr, "kvwheeld: %s\n", refusal.text);
+        return code;
+    }
+    /* Nobody's Ctrl-C is meant for a daemon that a library started. */
+    if (options->is_embedded)
+        (void)setsid();
+    return keeper_run(options, listen_fd, lock_fd);
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    struct kvw_refusal refusal;
+
+    if (options_parse(&options, argc, argv, &refusal) != 0) {
+        fprintf(stderr, "kvwheeld: %s\n", refusal.text);
+        return EXIT_CODE_USAGE;
+    }
+    if (options.wants_help) {
+        fputs(options_help(), stdout);
+        return EXIT_CODE_OK;
+    }
+    if (options.wants_version) {
+        fputs("kvwheeld " DAEMON_VERSION "\n", stdout);
+        return EXIT_CODE_OK;
+    }
+    if (!is_inherited(&options)) {
+        fputs("kvwheeld: --serve and --keep are for the program's own use\n", stderr);
+        return EXIT_CODE_USAGE;
+    }
+    (void)umask(077);
+    switch (options.role) {
+    case ROLE_SERVE:
+        return daemon_run(&options);
+    case ROLE_KEEP:
+        return keeper_run(&options, -1, -1);
+    case ROLE_START:
+        break;
+    }
+    return start(&options);
+}

@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+usage() {
+    cat <<'END'
+usage: deploy/test.sh [--full] [--preset NAME] [--label REGEX]
+
+Install what the tests need (as root; otherwise say what is missing), build, test.
+
+  (nothing)        what CI runs: the preset dev with all its tests (the rules of
+                   tests/lint too), then asan with the tests that run in one machine's
+                   memory: unit, kernel, model, daemon and guard
+  --full           dev, asan, clang and tsan with all their tests, and clang-tidy
+  --preset NAME    only this preset of CMakePresets.json, with all its tests
+  --label REGEX    only the tests whose label matches, for instance lint
+  --help           this text
+
+Benchmarks (label bench) are never run here. A test that is skipped counts as failed
+unless tests/allowed-skips names it. So does a test that leaves a process running.
+Only build/ and a temporary folder are written, and no daemon of yours is touched: the
+tests have a runtime folder of their own.
+
+Exit codes: 0 all passed; 1 something failed; 2 wrong use; 3 packages are missing and
+this is not root.
+END
+}
+
+is_full=0
+preset=
+label=
+while (($#)); do
+    case $1 in
+    --full) is_full=1 ;;
+    --preset | --label)
+        (($# > 1)) || stop 2 "$1 wants a value; see --help"
+        [[ $1 == --preset ]] && preset=$2 || label=$2
+        shift
+        ;;
+    --help)
+        usage
+        exit 0
+        ;;
+    *) stop 2 "unknown argument: $1; see --help" ;;
+    esac
+    shift
+done
+
+cd "$root"
+# A run is: preset, and of its labels those that match.
+in_memory='^(unit|kernel|model|daemon|guard)$'
+if [[ -n $preset ]]; then
+    runs=("$preset $label")
+elif ((is_full)); then
+    runs=("dev $label" "asan $label" "clang $label" "tsan $label")
+elif [[ -n $label ]]; then
+    runs=("dev $label")
+else
+    runs=("dev" "asan $in_memory")
+fi
+
+scratch=
+run_mark=kvw-test-$$-$RANDOM
+summary=()
+is_failed=0
+
+# fail TEXT: goes into the closing summary.
+fail() {
+    summary+=("FAILED  $*")
+    is_failed=1
+}
+
+clean_up() {
+    [[ -z $scratch ]] || rm -rf "$scratch"
+}
+trap clean_up EXIT
+
+# build PRESET
+build() {
+    local definitions=(-DKVW_TESTS=ON)
+    if ((is_full)) && [[ $1 == clang ]]; then
+        definitions+=(-DKVW_TIDY=ON)
+    fi
+    cmake --preset "$1" "${definitions[@]}" && cmake --build --preset "$1"
+}
+
+# running PRESET: pid and command of what its tests started and did not end.
+running() {
+    local process environment
+    for process in /proc/[0-9]*; do
+        if [[ ${process#/proc/} != "$$" ]] &&
+            environment=$(tr '\0' '\n' 2>/dev/null <"$process/environ") &&
+            grep -qx "KVW_TEST_RUN=$run_mark-$1" <<<"$environment"; then
+            printf '%s %s\n' "${process#/proc/}" "$(tr '\0' ' ' <"$process/cmdline")"
+        fi
+    done 2>/dev/null
+}
+
+# left_running PRESET: the same, after those that are just ending have had three seconds.
+left_running() {
+    local deadline=$((SECONDS + 3))
+    while [[ -n $(running "$1") ]] && ((SECONDS < deadline)); do
+        sleep 0.2
+    done
+    running "$1"
+}
+
+# not_run BUILD LOG: names of tests that passed over something, with the reason. CTest's
+# own word for it is in its output; Criterion's is in the log of the tests' output.
+not_run() {
+    sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .*\*\*\*\(Skipped\|Not Run\).*/\1 \2/p' "$2"
+    awk '/^[0-9]+\/[0-9]+ Testing: / { test = $3 }
+         / Synthesis: Tested: 0 / { print test " has run no test" }
+         /\[SKIP\] / { sub(/.*\[SKIP\] /, ""); name = $1; sub(/:$/, "", name)
+                       $1 = ""; print test "/" name $0 }' \
+        "$1/Testing/Temporary/LastTest.log"
+}
+
+# allowed_skip NAME: its reason; fails if there is none.
+allowed_skip() {
+    awk -v name="$1" '$1 == name { sub(/^[^ ]+ +/, ""); print; found = 1 }
+                      END { exit !found }' tests/allowed-skips
+}
+
+# test_preset PRESET [LABEL]
+test_preset() {
+    local started=$SECONDS log=$scratch/$1.log filter=(--no-tests=error) name rest reason
+    say "$1: building"
+    if ! build "$1"; then
+        fail "$1: does not build"
+        return
+    fi
+    if [[ -n ${2:-} ]]; then
+        # With --full not every preset has tests of the label.
+        ((is_full)) && filter=(-L "$2") || filter+=(-L "$2")
+    fi
+    say "$1: testing ${2:+(labels $2)}"
+    if ! KVW_TEST_RUN=$run_mark-$1 TMPDIR=$scratch XDG_RUNTIME_DIR=$scratch/run \
+        CRITERION_VERBOSITY_LEVEL=1 \
+        ctest --preset "$1" "${filter[@]}" </dev/null 2>&1 | tee "$log"; then
+        fail "$1: see above"
+    fi
+    while read -r name rest; do
+        if reason=$(allowed_skip "$name"); then
+            summary+=("skipped $1: $name: $reason")
+        else
+            fail "$1: $name: $rest"
+        fi
+    done < <(not_run "build/$1" "$log")
+    while read -r name rest; do
+        fail "$1: left running: $name $rest"
+    done < <(left_running "$1")
+    summary+=("$1: $(sed -n 's/^\([0-9]*% tests passed.*\)/\1/p' "$log"), $((SECONDS - started)) s")
+}
+
+if ((is_full)) || [[ $preset == clang ]]; then
+    need_packages "${packages_full[@]}"
+else
+    need_packages "${packages_test[@]}"
+fi
+[[ -z $preset ]] || cmake --list-presets | grep -q "^ *\"$preset\" " ||
+    stop 2 "no preset $preset in CMakePresets.json"
+prepare_mpi
+# Debian's python3 has Debian's numpy and torch; another one in the path does not.
+export PATH="/usr/bin:/bin:$PATH"
+scratch=$(mktemp -d /tmp/kvw-test-XXXXXX)
+mkdir -m 700 "$scratch/run"
+
+for run in "${runs[@]}"; do
+    read -r name labels <<<"$run"
+    test_preset "$name" "$labels"
+done
+
+echo
+say "deploy/test.sh: closing summary"
+printf '    %s\n' "${summary[@]}"
+if ((is_failed)); then
+    echo "FAILED"
+    exit 1
+fi
+echo "PASSED"

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flags become options; nothing else of the program reads argv. */
+#include "examples/generate/options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <kvwheel/kvwheel.h>
+
+const char options_help[] =
+    "usage: [mpirun -n R] kvwheel-generate --model DIR --prompt TEXT [flags]\n"
+    "\n"
+    "Streams text from a Llama model past any number of windows. Keys, values, the "
+    "token\n"
+    "ids and the random seed live in kvwheel only, so that a run that died goes on "
+    "where\n"
+    "it was. R ranks on one node share the heads, up to the model's KV heads; the "
+    "text\n"
+    "is the same for every R and every --chunk.\n"
+    "\n"
+    "  --model DIR         Hugging Face folder: config.json, model.safetensors (or "
+    "its\n"
+    "                      index and shards); f32, f16 or bf16\n"
+    "  --prompt TEXT       for models with a vocabulary of 256, one token per byte\n"
+    "  --prompt-ids LIST   token ids, separated by commas, for any vocabulary\n"
+    "  --tokens N          tokens to generate in all, resumed ones included (256);\n"
+    "                      0 reads the prompt only\n"
+    "  --window W          rows a query sees, sink and itself included (256)\n"
+    "  --sink S            first rows that never leave, S < W (4)\n"
+    "  --positions RULE    window: index within the window, as in StreamingLLM "
+    "(default)\n"
+    "                      absolute: row number since the start\n"
+    "  --dtype TYPE        of stored K and V: f32 (default), bf16, f16\n"
+    "  --greedy            always the likeliest token\n"
+    "  --temperature T     of sampling (1.0)\n"
+    "  --seed N            of sampling (0)\n"
+    "  --chunk N           rows of a step while the prompt is read (32)\n"
+    "  --resume NAME       go on with the cache NAME, or begin it; it is kept when "
+    "the\n"
+    "                      run ends or dies. Settings that are not given are the\n"
+    "                      cache's; those that differ are refused\n"
+    "  --nll FILE          score FILE instead: its bytes, or with another vocabulary\n"
+    "                      than 256 the ids written in it. The first is given\n"
+    "  --nll-chunk N       rows of a step while scoring (1); changes no digit\n"
+    "  --logits FILE       write the logits of every row that is fed, raw f32\n"
+    "  --json              one JSON object a line on stdout: {row, token} each, then "
+    "the\n"
+    "                      result: tokens, text (null unless bytes), window, sink,\n"
+    "                      rolls (how often the W - S rolling rows were replaced), "
+    "rows,\n"
+    "                      bytes_new_rows (what the new rows need), bytes_written "
+    "(what\n"
+    "                      was written: the same, nothing is copied), "
+    "tokens_per_second,\n"
+    "                      ranks, positions, dtype, seed, resumed_from (row or null)\n"
+    "  --socket PATH       of kvwheeld (default: $KVWHEEL_SOCKET, or the user's own)\n"
+    "  --help\n"
+    "\n"
+    "Without --json the generated text goes to stdout as it comes (ids, if the\n"
+    "vocabulary is not 256), progress to stderr.\n"
+    "\n"
+    "exit: 0 done, 2 usage, 3 model refused, 4 kvwheel refused, 5 --resume: another "
+    "run's\n"
+    "cache, 6 file or output, 7 number or place of ranks, 8 out of memory\n";
+
+enum { /* long options without a letter */
+       FLAG_MODEL = 1,
+       FLAG_PROMPT,
+       FLAG_PROMPT_IDS,
+       FLAG_TOKENS,
+       FLAG_WINDOW,
+       FLAG_SINK,
+       FLAG_POSITIONS,
+       FLAG_DTYPE,
+       FLAG_GREEDY,
+       FLAG_TEMPERATURE,
+       FLAG_SEED,
+       FLAG_CHUNK,
+       FLAG_RESUME,
+       FLAG_NLL,
+       FLAG_NLL_CHUNK,
+       FLAG_LOGITS,
+       FLAG_JSON,
+       FLAG_SOCKET,
+       FLAG_HELP,
+};
+
+static const struct option flags[] = {
+    {"model", required_argument, NULL, FLAG_MODEL},
+    {"prompt", required_argument, NULL, FLAG_PROMPT},
+    {"prompt-ids", required_argument, NULL, FLAG_PROMPT_IDS},
+    {"tokens", required_argument, NULL, FLAG_TOKENS},
+    {"window", required_argument, NULL, FLAG_WINDOW},
+    {"sink", required_argument, NULL, FLAG_SINK},
+    {"positions", required_argument, NULL, FLAG_POSITIONS},
+    {"dtype", required_argument, NULL, FLAG_DTYPE},
+    {"greedy", no_argument, NULL, FLAG_GREEDY},
+    {"temperature", required_argument, NULL, FLAG_TEMPERATURE},
+    {"seed", required_argument, NULL, FLAG_SEED},
+    {"chunk", required_argument, NULL, FLAG_CHUNK},
+    {"resume", required_argument, NULL, FLAG_RESUME},
+    {"nll", required_argument, NULL, FLAG_NLL},
+    {"nll-chunk", required_argument, NULL, FLAG_NLL_CHUNK},
+    {"logits", required_argument, NULL, FLAG_LOGITS},
+    {"json", no_argument, NULL, FLAG_JSON},
+    {"socket", required_argument, NULL, FLAG_SOCKET},
+    {"help", no_argument, NULL, FLAG_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+/* A setting with a name. */
+struct word {
+    const char *name;
+    uint32_t value;
+};
+
+static const struct word type_words[] = {
+    {"f32", KVW_F32}, {"bf16", KVW_BF16}, {"f16", KVW_F16}, {NULL, 0}};
+static const struct word positions_words[] = {
+    {"window", KVW_POSITIONS_WINDOW}, {"absolute", KVW_POSITIONS_ABSOLUTE}, {NULL, 0}};
+
+static const char *name_of(const struct word *words, uint32_t value)
+{
+    while (words->name != NULL && words->value != value)
+        words++;
+    return words->name != NULL ? words->name : "unknown";
+}
+
+const char *settings_type_name(uint32_t type)
+{
+    return name_of(type_words, type);
+}
+
+const char *settings_positions_name(uint32_t positions)
+{
+    return name_of(positions_words, positions);
+}
+
+static int parse_word(const char *name, const char *text, const struct word *words,
+                      uint32_t *value, struct fail *fail)
+{
+    for (const struct word *word = words; word->name != NULL; word++) {
+        if (strcmp(word->name, text) == 0) {
+            *value = word->value;
+            return 0;
+        }
+    }
+    return fail_set(fail, GENERATE_USAGE, "%s: need %s, %s%s%s, have %.40s", name,
+                    words[0].name, words[1].name, words[2].name != NULL ? " or " : "",
+                    words[2].name != NULL ? words[2].name : "", text);
+}
+
+int parse_number(const char *name, const char *text, uint64_t number_max,
+                 uint64_t *number, struct fail *fail)
+{
+    char *end;
+
+    errno = 0;
+    unsigned long long parsed = strtoull(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || text[0] < '0' || text[0] > '9' ||
+        parsed > number_max)
+        return fail_set(fail, GENERATE_USAGE,
+                        "%s: need a whole number up to %llu, have %.40s", name,
+                        (unsigned long long)number_max, text);
+    *number = parsed;
+    return 0;
+}
+
+static int parse_temperature(const char *text, float *temperature, struct fail *fail)
+{
+    char *end;
+    float parsed = strtof(text, &end);
+
+    if (end == text || *end != '\0' || !(parsed > 0) || !isfinite(parsed))
+        return fail_set(fail, GENERATE_USAGE,
+                        "--temperature: need a number above 0 (for the likeliest token "
+                        "--greedy), have %.40s",
+                        text);
+    *temperature = parsed;
+    return 0;
+}
+
+static int parse_rows(const char *name, const char *text, uint64_t rows_max,
+                      uint32_t *rows, struct fail *fail)
+{
+    uint64_t number = 0;
+
+    if (parse_number(name, text, rows_max, &number, fail) != 0)
+        return -EINVAL;
+    if (number == 0)
+        return fail_set(fail, GENERATE_USAGE, "%s: need 1 at least, have 0", name);
+    *rows = (uint32_t)number;
+    return 0;
+}
+
+/* A flag that names a setting. */
+static int parse_setting(int flag, const char *text, struct options *options,
+                         struct fail *fail)
+{
+    struct settings *to = &options->settings;
+
+    switch (flag) {
+    case FLAG_WINDOW:
+        options->given |= GIVEN_WINDOW;
+        return parse_number("--window", text, OPTIONS_ROWS_MAX, &to->window_rows, fail);
+    case FLAG_SINK:
+        options->given |= GIVEN_SINK;
+        return parse_number("--sink", text, OPTIONS_ROWS_MAX, &to->sink_rows, fail);
+    case FLAG_POSITIONS:
+        options->given |= GIVEN_POSITIONS;
+        return parse_word("--positions", text, positions_words, &to->positions, fail);
+    case FLAG_DTYPE:
+        options->given |= GIVEN_TYPE;
+        return parse_word("--dtype", text, type_words, &to->type, fail);
+    case FLAG_GREEDY:
+        options->given |= GIVEN_GREEDY;
+        to->sampling.is_greedy = true;
+        return 0;
+    case FLAG_TEMPERATURE:
+        options->given |= GIVEN_TEMPERATURE;
+        return parse_temperature(text, &to->sampling.temperature, fail);
+    case FLAG_SEED:
+        options->given |= GIVEN_SEED;
+        return parse_number("--seed", text, UINT64_MAX, &to->sampling.seed, fail);
+    case FLAG_CHUNK:
+        options->given |= GIVEN_CHUNK;
+        return parse_rows("--chunk", text, OPTIONS_CHUNK_MAX, &to->chunk_rows, fail);
+    case FLAG_TOKENS:
+        return parse_number("--tokens", text, OPTIONS_ROWS_MAX, &options->n_tokens,
+                            fail);
+    case FLAG_NLL_CHUNK:
+        return parse_rows("--nll-chunk", text, OPTIONS_CHUNK_MAX,
+                          &options->nll_chunk_rows, fail);
+    default:
+        return fail_set(fail, GENERATE_USAGE, "unknown flag; --help lists them");
+    }
+}
+
+static int parse_flag(int flag, const char *text, struct options *options,
+                      struct fail *fail)
+{
+    switch (flag) {
+    case FLAG_MODEL:
+        options->model = text;
+        return 0;
+    case FLAG_PROMPT:
+        options->prompt = text;
+        return 0;
+    case FLAG_PROMPT_IDS:
+        options->prompt_ids = text;
+        return 0;
+    case FLAG_RESUME:
+        options->resume = text;
+        return 0;
+    case FLAG_NLL:
+        options->nll = text;
+        return 0;
+    case FLAG_LOGITS:
+        options->logits = text;
+        return 0;
+    case FLAG_SOCKET:
+        options->socket = text;
+        return 0;
+    case FLAG_JSON:
+        options->is_json = true;
+        return 0;
+    case FLAG_HELP:
+        options->is_help = true;
+        return 0;
+    default:
+        return parse_setting(flag, text, options, fail);
+    }
+}
+
+/* What flags say together. W > S is checked once the settings are whole. */
+static int check_together(const struct options *options, struct fail *fail)
+{
+    const int n_texts = (options->prompt != NULL) + (options->prompt_ids != NULL) +
+                        (options->nll != NULL);
+
+    if (options->is_help)
+        return 0;
+    if (options->model == NULL)
+        return fail_set(fail, GENERATE_USAGE, "--model: need the folder of a model");
+    if (n_texts > 1)
+        return fail_set(fail, GENERATE_USAGE,
+                        "--prompt, --prompt-ids, --nll: need one of them, have %d",
+                        n_texts);
+    if (n_texts == 0 && options->resume == NULL)
+        return fail_set(fail, GENERATE_USAGE, "--prompt: need a prompt to go on from");
+    if (options->nll != NULL && options->resume != NULL)
+        return fail_set(fail, GENERATE_USAGE,
+                        "--resume: scoring (--nll) keeps nothing");
+    if ((options->given & GIVEN_GREEDY) &&
+        (options->given & (GIVEN_TEMPERATURE | GIVEN_SEED)))
+        return fail_set(fail, GENERATE_USAGE,
+                        "--greedy: takes no --temperature and no --seed");
+    return 0;
+}
+
+int options_parse(int argc, char **argv, struct options *options, struct fail *fail)
+{
+    int flag;
+
+    *options = (struct options){
+        .n_tokens = 256,
+        .nll_chunk_rows = 1,
+        .settings = {.window_rows = 256,
+                     .sink_rows = 4,
+                     .chunk_rows = 32,
+                     .positions = KVW_POSITIONS_WINDOW,
+                     .type = KVW_F32,
+                     .sampling = {.temperature = 1.0f}},
+    };
+    opterr = 0; /* one message, by one rank */
+    while ((flag = getopt_long(argc, argv, "", flags, NULL)) != -1) {
+        if (flag == '?')
+            return fail_set(
+                fail, GENERATE_USAGE,
+                "%.60s: unknown, ambiguous or without its value; --help lists "
+                "the flags",
+                argv[optind - 1]);
+        if (parse_flag(flag, optarg, options, fail) != 0)
+            return -EINVAL;
+    }
+    if (optind < argc)
+        return fail_set(fail, GENERATE_USAGE,
+                        "%.60s: unexpected; --help lists the flags", argv[optind]);
+    if (options->nll != NULL)
+        options->n_tokens = 0;
+    return check_together(options, fail);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The token ids to begin with: bytes, a list, or a file to score. */
+#ifndef GENERATE_PROMPT_H
+#define GENERATE_PROMPT_H
+
+#include <stdint.h>
+
+#include "examples/generate/fail.h"
+#include "examples/generate/options.h"
+
+#define PROMPT_BYTE_VOCAB 256u /* a vocabulary of bytes */
+
+struct prompt {
+    uint32_t *id; /* heap */
+    uint64_t n;   /* 0: none was given */
+};
+
+/** Make ids of what the options name; every id is below vocab. @return 0 or -EINVAL. */
+int prompt_read(const struct options *options, uint32_t vocab, struct prompt *prompt,
+                struct fail *fail);
+
+void prompt_free(struct prompt *prompt);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What goes between the ranks of the run. The only file of this program that knows MPI.
+ * A failing MPI call ends the job (MPI's own default), so nothing here returns an
+ * error.
+ */
+#ifndef GENERATE_RANKS_H
+#define GENERATE_RANKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "examples/generate/fail.h"
+
+#define RANKS_MAX 64u /* of a cache */
+
+struct ranks {
+    uint32_t rank;
+    uint32_t n_ranks;
+    uint32_t n_local; /* ranks on this rank's node */
+    float *scratch;   /* for gathers of several tokens */
+};
+
+/* Columns of a matrix [n, n_columns] that is spread over the ranks: rank r computes
+ * count[r] of them, from first[r] on. */
+struct ranks_columns {
+    int count[RANKS_MAX];
+    int first[RANKS_MAX];
+    uint32_t n_columns;
+};
+
+/** Start MPI. ranks_end() must follow. */
+void ranks_start(int *argc, char ***argv, struct ranks *ranks);
+
+void ranks_end(struct ranks *ranks);
+
+/** True on rank 0, the one that speaks. */
+static inline bool ranks_is_first(const struct ranks *ranks)
+{
+    return ranks->rank == 0;
+}
+
+/** Give rank 0's bytes to everybody. */
+void ranks_broadcast(void *bytes, size_t n_bytes);
+
+/** The largest of each number, to everybody. */
+void ranks_max(uint64_t *numbers, uint32_t n);
+
+/** The sum over the ranks, to everybody. */
+uint64_t ranks_sum(uint64_t number);
+
+/** Give everybody the refusal of the lowest rank that has one. All ranks call it.
+ *  @return 0, or -EINVAL if there is one. */
+int ranks_agree(const struct ranks *ranks, struct fail *fail);
+
+/** Make the scratch large enough for gathers of n x n_columns_max. @return 0 or -EINVAL
+ */
+int ranks_reserve(struct ranks *ranks, uint32_t n, uint32_t n_columns_max,
+                  struct fail *fail);
+
+/** Note which columns a rank computes; adds to n_columns. Once for each rank. */
+void ranks_columns_set(struct ranks_columns *columns, uint32_t rank, uint32_t first,
+                       uint32_t count);
+
+/** Put the ranks' columns together: `mine` [n, count] of each becomes `all` [n,
+ * n_columns] on every rank. */
+void ranks_gather(const struct ranks *ranks, const struct ranks_columns *columns,
+                  uint32_t n, const float *mine, float *all);
+
+#endif

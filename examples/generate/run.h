@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run: from options to the last token, the same on every rank. */
+#ifndef GENERATE_RUN_H
+#define GENERATE_RUN_H
+
+#include "examples/generate/fail.h"
+#include "examples/generate/options.h"
+#include "examples/generate/ranks.h"
+
+/** Generate or score. All ranks call it; it ends in agreement. @return 0 or -EINVAL. */
+int run_generate(const struct options *options, struct ranks *ranks, struct fail *fail);
+
+#endif

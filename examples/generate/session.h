@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cache of one text, and this rank's attachment to it. One cache with three groups:
+ *
+ *   self   K and V of every layer; rolls; window kind row; split by heads
+ *   ids    the token ids of the whole text, from its first; never rolls; held by rank 0
+ *   job    one row: seed, sampling, length of the prompt, fingerprint of the model
+ *
+ * The first step publishes the job and the whole prompt. Every later step publishes
+ * rows of `self` (K and V of ids that are there already) and, once the prompt is
+ * through, the id that follows. So at every step ids has what is needed to go on, and
+ * the step of a text is everything that there is to know about it.
+ *
+ * Refusals of kvwheel become ours with its own words.
+ */
+#ifndef GENERATE_SESSION_H
+#define GENERATE_SESSION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <kvwheel/kvwheel.h>
+
+#include "examples/generate/config.h"
+#include "examples/generate/fail.h"
+#include "examples/generate/model.h"
+#include "examples/generate/options.h"
+#include "examples/generate/prompt.h"
+#include "examples/generate/ranks.h"
+
+#define SESSION_NAME_BYTES 64u
+#define SESSION_KEPT_IDS (1u << 18) /* room for ids in a kept cache, at least */
+
+/* What rank 0 finds or decides, and gives to everybody. */
+struct session_plan {
+    struct settings settings;
+    char name[SESSION_NAME_BYTES];
+    uint64_t ids_max;     /* rows of the group ids */
+    uint64_t prompt_rows; /* of the text; 0 while unknown */
+    uint64_t resumed_row; /* rows of self that were there */
+    bool was_there;       /* the cache existed */
+    bool is_resumed;      /* the text had begun */
+    bool is_kept;
+};
+
+struct session {
+    struct kvw_client *client;
+    struct kvw_cache *cache;
+    struct session_plan plan;
+    struct model_config config; /* a copy */
+    struct share kv_heads;      /* of this rank */
+    uint32_t group_self, group_ids, group_job;
+    struct kvw_layer *self; /* n_layers; heap */
+    struct kvw_layer ids, job;
+    uint64_t rows;      /* committed in self */
+    uint64_t ids_rows;  /* committed in ids */
+    uint64_t open_rows; /* of the open step */
+    uint64_t open_ids;
+    uint64_t position;      /* of the first open row */
+    uint64_t bytes_written; /* by this rank */
+};
+
+/**
+ * Create or find the cache, attach every rank, recover, and publish the prompt if the
+ * text has not begun. All ranks call it; it ends in agreement.
+ *
+ * @param options  Settings that were given; the rest of a found cache is its own.
+ * @param model    Opened; not yet loaded.
+ * @param prompt   Of rank 0; unused on others.
+ * @return 0 or -EINVAL, the same on every rank. session_close() is allowed afterwards.
+ */
+int session_open(struct session *session, const struct options *options,
+                 const struct model *model, const struct prompt *prompt,
+                 const struct ranks *ranks, struct fail *fail);
+
+/** Detach. A cache that is not kept goes with its last rank. */
+void session_close(struct session *session);
+
+/** The KV heads of rank `rank`. */
+int session_heads(const struct session *session, uint32_t rank, struct share *heads,
+                  struct fail *fail);
+
+/** Read ids [first, first + n) that were committed (rank 0). @return 0 or -EINVAL. */
+int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
+                     uint32_t *id, struct fail *fail);
+
+/** Open a step of n_rows rows of self and n_ids of ids; either may be 0. */
+int session_begin(struct session *session, uint64_t n_rows, uint64_t n_ids,
+                  struct fail *fail);
+
+/** Write all ids of the open step (rank 0). */
+int session_write_ids(struct session *session, const uint32_t *id, struct fail *fail);
+
+/** Publish the open step. */
+int session_commit(struct session *session, struct fail *fail);
+
+/** Bytes that `rows` rows of self need, over all ranks. */
+uint64_t session_row_bytes(const struct session *session, uint64_t rows);
+
+/** Record a refusal of kvwheel: "WHAT: its words". @return -EINVAL */
+int session_refused(struct fail *fail, const char *what, int error);
+
+/* ---- parts of session_open(), in files of their own ---- */
+
+/** Rank 0: find the cache or create it, and fill in the plan. (session_plan.c) */
+int session_prepare(struct session *session, const struct options *options,
+                    const struct prompt *prompt, const struct ranks *ranks,
+                    struct fail *fail);
+
+/** Publish job and prompt. Every rank; only rank 0 writes. (session_job.c) */
+int session_begin_text(struct session *session, const struct model *model,
+                       const struct prompt *prompt, struct fail *fail);
+
+/** Rank 0: read the job and check that this run may go on with it. (session_job.c) */
+int session_adopt_text(struct session *session, const struct options *options,
+                       const struct model *model, const struct prompt *prompt,
+                       struct fail *fail);
+
+#define SESSION_JOB_WORDS 16u
+
+#endif

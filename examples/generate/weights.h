@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The weights of a model folder: model.safetensors, or the files that
+ * model.safetensors.index.json names. Owns the mappings; read-only after opening.
+ */
+#ifndef GENERATE_WEIGHTS_H
+#define GENERATE_WEIGHTS_H
+
+#include <stdint.h>
+
+#include "examples/generate/fail.h"
+#include "examples/generate/safetensors.h"
+
+#define WEIGHTS_FILES_MAX 1024u
+#define WEIGHTS_INDEX_MAX (64u << 20) /* bytes of the index */
+
+struct weights {
+    struct safetensors *file;
+    uint32_t n_files;
+    char *index_path; /* NULL: a single file */
+    void *index;      /* its JSON: weight_map leads from a tensor's name to a file's */
+};
+
+/** Open and check every file. weights_close() is allowed afterwards, also on failure.
+ *  @return 0 or -EINVAL. */
+int weights_open(const char *folder, struct weights *weights, struct fail *fail);
+
+void weights_close(struct weights *weights);
+
+/** A tensor of exactly this shape (n_dims 1 or 2; n_cols is not used with 1), in a type
+ *  that can be read. @return it, or NULL with a refusal. */
+const struct tensor *weights_get(const struct weights *weights, const char *name,
+                                 uint32_t n_dims, uint64_t n_rows, uint64_t n_cols,
+                                 struct fail *fail);
+
+/**
+ * Rows of a tensor as f32, converted.
+ *
+ * @param n_cols  Elements of a row (a tensor of one dimension is one row).
+ * @param out     [out] n_rows x n_cols
+ * @return 0 or -EINVAL (memory).
+ */
+int tensor_read(const struct tensor *tensor, uint64_t first_row, uint64_t n_rows,
+                uint64_t n_cols, float *out, struct fail *fail);
+
+#endif
