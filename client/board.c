@@ -118,19 +118,26 @@ static void load_wanted(const struct kvw_cache *cache, const shared_u64 *words,
 }
 
 /* A group from shared memory is somebody's word: rows that a layer cannot hold are not
- * used, so that no view ever points outside the segment. */
+ * used, so that no view ever points outside the segment or has too many pieces. */
 static bool group_is_sane(const struct kvw_geometry_group *group,
                           const struct kvw_group_record *record)
 {
     const uint64_t rows_max = UINT64_MAX / 4;
+    uint64_t kept_rows = 0;
+    uint64_t end = group->sink_rows;
+
     if (record->rows > rows_max || record->evicted > record->rows)
         return false;
     for (uint32_t i = 0; i < KVW_KEPT_MAX; i++) {
         const struct kvw_kept *kept = &record->kept[i];
-        if (kept->n > group->keep_rows || kept->extent > group->keep_rows - kept->n ||
-            kept->first > rows_max || (kept->n > 0 && kept->first < group->sink_rows) ||
-            kept->first + kept->n > record->rows)
+        if (kept->n == 0)
+            continue;
+        if (kept->n > group->keep_rows - kept_rows ||
+            kept->extent > group->keep_rows - kept->n || kept->first < end ||
+            kept->first > record->rows || kept->n > record->rows - kept->first)
             return false;
+        kept_rows += kept->n;
+        end = kept->first + kept->n; /* ascending, apart from each other */
     }
     return true;
 }

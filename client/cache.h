@@ -42,7 +42,7 @@ struct kvw_cache {
     struct kvw_client *client; /* NULL: mapped by a test, no daemon */
     char name[KVW_NAME_MAX + 1];
     uint64_t cache_id;
-    uint64_t attachment; /* id given by the daemon */
+    uint64_t attachment; /* id given by the daemon; 0: it does not know it any more */
     uint32_t slot;       /* of our pins */
     uint32_t rank;       /* or KVW_READER */
     uint64_t incarnation;

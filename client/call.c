@@ -1,38 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A request and its answer, over a connection that may have been lost. What happens
- * then:
+ * A request and its answer, over a connection that may have been lost. Then:
  *
  * 1. The daemon went away before it read the request (the kernel says so): it is sent
- * again to the next daemon, whatever it asks for.
- * 2. It may have read it, and asking twice is the same as asking once (create, detach,
- *    resume, stat, who, status, a dry gc): sent again.
- * 3. An attach whose answer was lost may have left an attachment of which this process
- * does not know, and which would hold the rank until the process ends. It is found by
- * pid, rank and time, ended, and the attach is sent again. A reader's is left and sent
- * again: it holds no rank, and a daemon ends it with the process.
- * 4. Anything else (remove, kick, gc, shutdown): -EPIPE, and the caller may look and
- * decide.
+ *    again to the next daemon, whatever it asks for.
+ * 2. It may have read it, and asking twice is as good as asking once: sent again. That
+ *    is so for create, detach, resume, stat, who, status and a dry gc; and for attach,
+ *    since the daemon gives a process its own rank again whose holder has lost its
+ *    connection. (A reader may so leave an attachment, which ends with the process.)
+ * 3. Anything else (remove, kick, gc, shutdown): -EPIPE; the caller looks and decides.
  *
  * A new connection resumes the client's attachments before anything else. One that the
- * new daemon does not know (its keeper died too) stays mapped and usable; nobody else
- * can find it. No daemon is ever started to reconnect: it would know of nothing.
+ * new daemon does not know any more (its keeper died too, or the rank was given away)
+ * gets the number 0: it stays mapped, but nobody else can find it. No daemon is ever
+ * started to reconnect: it would know of nothing.
  */
 #include "client/client.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "client/cache.h"
 #include "client/connect.h"
-#include "client/outside.h"
 #include "client/wire.h"
 
 #define CALL_TRIES 3u /* daemons that may be lost under one call */
-#define CALL_MS                                                           \
-    60000u /* for an answer, or for progress; removal of a TiB takes long \
-            */
+/* For an answer, or for progress: to free a TiB takes long. */
+#define CALL_MS 60000u
 
 static void lose(struct kvw_client *client)
 {
@@ -93,26 +87,34 @@ static int ask(struct kvw_client *client, struct kvw_message *request,
 
 /* -------------------------------------------------------- reconnecting ---------- */
 
-static int resume(struct kvw_client *client, uint64_t attachment)
+static int resume(struct kvw_client *client, uint64_t attachment, bool *is_known)
 {
     struct kvw_message request = {.type = KVW_MESSAGE_RESUME};
     struct kvw_message answer;
 
     request.resume.attachment = attachment;
-    return ask(client, &request, &answer);
+    int result = ask(client, &request, &answer);
+    *is_known = result == 0 && answer.type == KVW_MESSAGE_RESUMED;
+    return result;
 }
 
 /* `request` is what the connection is made for: a detach is of an attachment that is
  * not in the list any more. */
 static int resume_all(struct kvw_client *client, const struct kvw_message *request)
 {
+    bool is_known;
     int result = 0;
 
-    for (const struct kvw_cache *cache = client->caches; cache != NULL && result == 0;
-         cache = cache->next)
-        result = resume(client, cache->attachment);
+    for (struct kvw_cache *cache = client->caches; cache != NULL && result == 0;
+         cache = cache->next) {
+        if (cache->attachment == 0)
+            continue;
+        result = resume(client, cache->attachment, &is_known);
+        if (result == 0 && !is_known)
+            cache->attachment = 0;
+    }
     if (result == 0 && request->type == KVW_MESSAGE_DETACH)
-        result = resume(client, request->detach.attachment);
+        result = resume(client, request->detach.attachment, &is_known);
     return result;
 }
 
@@ -131,71 +133,19 @@ static int reconnect(struct kvw_client *client, const struct kvw_message *reques
 static bool is_repeatable(const struct kvw_message *request)
 {
     switch (request->type) {
+    case KVW_MESSAGE_ATTACH:
     case KVW_MESSAGE_CREATE:
     case KVW_MESSAGE_DETACH:
     case KVW_MESSAGE_RESUME:
     case KVW_MESSAGE_STAT:
     case KVW_MESSAGE_WHO:
     case KVW_MESSAGE_STATUS:
-    case KVW_MESSAGE_ATTACH: /* after a look for what the lost one has left */
         return true;
     case KVW_MESSAGE_GC:
         return request->gc.is_dry_run != 0;
     default:
         return false;
     }
-}
-
-/* ------------------------------------------------------- a lost attach ---------- */
-
-static bool is_ours(const struct kvw_client *client, uint64_t attachment)
-{
-    const struct kvw_cache *cache = client->caches;
-
-    while (cache != NULL && cache->attachment != attachment)
-        cache = cache->next;
-    return cache != NULL;
-}
-
-static int end_attachment(struct kvw_client *client, uint64_t attachment)
-{
-    struct kvw_message request = {.type = KVW_MESSAGE_DETACH};
-    struct kvw_message answer;
-
-    int result = resume(client, attachment);
-    if (result < 0)
-        return result;
-    request.detach.attachment = attachment;
-    return ask(client, &request, &answer);
-}
-
-/* End what a lost attach has left: an attachment of this process to that rank, made
- * since, and used by no connection. Attachments of the process's other clients are
- * older, or to other ranks. A refusal means that there is none. */
-static int end_orphan(struct kvw_client *client,
-                      const struct kvw_message_attach *attach, uint64_t since_ns)
-{
-    struct kvw_message request = {.type = KVW_MESSAGE_STAT};
-    struct kvw_message answer;
-
-    memcpy(request.stat.name, attach->name, sizeof request.stat.name);
-    int result = ask(client, &request, &answer);
-    if (result < 0 || answer.type == KVW_MESSAGE_REFUSED)
-        return result;
-    request = (struct kvw_message){.type = KVW_MESSAGE_WHO};
-    request.who.cache = answer.stated.cache;
-    for (uint32_t i = 0; i <= KVW_ATTACHMENTS_MAX; i++) {
-        result = ask(client, &request, &answer);
-        if (result < 0 || answer.type == KVW_MESSAGE_REFUSED)
-            return result;
-        const struct kvw_message_who_is *who = &answer.who_is;
-        if (who->rank == attach->rank && who->pid == (uint32_t)getpid() &&
-            !who->is_connected && who->since_ns >= since_ns &&
-            !is_ours(client, who->attachment))
-            return end_attachment(client, who->attachment);
-        request.who.after = who->attachment;
-    }
-    return 0;
 }
 
 /* ------------------------------------------------------------- calling ---------- */
@@ -273,16 +223,12 @@ int client_call(struct kvw_client *client, struct kvw_message *request,
                 kvw_progress_fn *progress, void *context)
 {
     struct wire_fds got;
-    uint64_t since_ns = outside_now_ns(CLOCK_REALTIME);
-    bool is_doubtful = false; /* a daemon that is gone may have attached us */
     int result = -EPIPE;
 
     KVW_CHECK(n_fds <= KVW_MESSAGE_FDS_MAX);
     for (uint32_t i = 0; i < CALL_TRIES; i++) {
         if (client->socket < 0) {
             result = reconnect(client, request);
-            if (result == 0 && is_doubtful)
-                result = end_orphan(client, &request->attach, since_ns);
             if (is_lost(result) && !client->is_absent)
                 continue;
             if (result < 0)
@@ -293,9 +239,6 @@ int client_call(struct kvw_client *client, struct kvw_message *request,
             return conclude(client, request, answer, &got, fds, n_fds);
         if (!is_lost(result) || (result == -EPIPE && !is_repeatable(request)))
             break;
-        if (result == -EPIPE && request->type == KVW_MESSAGE_ATTACH &&
-            request->attach.rank != KVW_RANK_READER)
-            is_doubtful = true;
     }
     return fail_call(client, request, result);
 }

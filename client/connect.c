@@ -313,7 +313,7 @@ static int dial_started(struct kvw_client *client, const char *const *arguments)
 int client_start(const char *socket_path, const char *const *arguments,
                  struct kvw_client **out)
 {
-    struct kvw_client *client;
+    struct kvw_client *client = NULL;
 
     int result = client_new(socket_path, &client);
     if (result < 0)
@@ -330,7 +330,7 @@ int client_start(const char *socket_path, const char *const *arguments,
 int client_open(const char *socket_path, bool may_start, struct kvw_client **out)
 {
     static const char *const embedded[] = {"--embedded", NULL};
-    struct kvw_client *client;
+    struct kvw_client *client = NULL;
 
     int result = client_new(socket_path, &client);
     if (result < 0)

@@ -3,11 +3,8 @@
  * kvwheeld. One program, two processes: the one that is started becomes the keeper,
  * which starts the daemon; each starts the other again when it dies.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
-#include <sys/socket.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,6 +61,8 @@ int main(int argc, char **argv)
         fputs("kvwheeld: --serve and --keep are for the program's own use\n", stderr);
         return EXIT_CODE_USAGE;
     }
+    /* Started as /proc/self/exe, it would be called "exe" in ps and top. */
+    (void)prctl(PR_SET_NAME, "kvwheeld");
     (void)umask(077);
     switch (options.role) {
     case ROLE_SERVE:

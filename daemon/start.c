@@ -17,6 +17,9 @@
 #include "proto/base/cleanup.h"
 
 #define LOCK_NS 2000000000ull
+/* Of several that programs start at once all but one should be gone soon, and not be
+ * there to follow the one when it is stopped. */
+#define LOCK_EMBEDDED_NS 250000000ull
 #define LOCK_RETRY_MS 10
 #define BACKLOG 1024
 
@@ -64,7 +67,8 @@ static int take_lock(const struct options *options, int *out,
                      struct kvw_refusal *refusal)
 {
     char path[KVW_SOCKET_PATH_MAX + 8];
-    uint64_t deadline_ns = host_now_ns() + LOCK_NS;
+    uint64_t deadline_ns =
+        host_now_ns() + (options->is_embedded ? LOCK_EMBEDDED_NS : LOCK_NS);
 
     (void)snprintf(path, sizeof path, "%s.lock", options->socket_path);
     KVW_CLEANUP(kvw_fd_cleanup)

@@ -305,7 +305,9 @@ static int check_pieces(const struct kvw_geometry *geometry,
     for (uint32_t g = 0; g < geometry->n_groups; g++) {
         const struct kvw_geometry_group *group = &geometry->group[g];
         uint64_t shown = group->window_rows + group->chunk_rows_max + group->keep_rows;
-        uint64_t pieces = shown / period + 4 + 2 * KVW_KEPT_MAX;
+        /* Beside whole blocks: cut ones at the ends of sink, window, chunk and of each
+         * kept range, and at the wrap. */
+        uint64_t pieces = shown / period + 4 + 4 * KVW_KEPT_MAX;
         if (pieces > KVW_PIECES_MAX)
             return refuse(refusal, -EINVAL, pieces, KVW_PIECES_MAX,
                           "group '%s': %" PRIu64 " rows in blocks of %u need %" PRIu64

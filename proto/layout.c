@@ -213,6 +213,9 @@ int layout_control_read(const void *control, uint64_t control_bytes,
                       ", this program has %u.%u hash %016" PRIx64,
                       header.layout_major, header.layout_minor, header.layout_hash,
                       KVW_LAYOUT_MAJOR, KVW_LAYOUT_MINOR, layout_hash());
+    if (header.name[KVW_NAME_MAX] != 0 || !geometry_name_ok(header.name, KVW_NAME_MAX))
+        return refuse(refusal, -EINVAL, 1, KVW_NAME_MAX,
+                      "control segment: the name in its header is none");
     memcpy(geometry, (const char *)control + KVW_PAGE, sizeof *geometry);
     int error = geometry_check(geometry, refusal);
     if (error == 0)

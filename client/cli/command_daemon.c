@@ -145,7 +145,7 @@ int command_stop(struct cli *cli, int argc, char **argv)
                                             CLI_OPTIONS};
     struct kvw_message request = {.type = KVW_MESSAGE_SHUTDOWN};
     struct kvw_message answer = {0};
-    struct kvw_message_status_is status;
+    struct kvw_message_status_is status = {0};
     int option;
 
     while ((option = cli_option(cli, argc, argv, ":fh", options)) == 'f')
@@ -206,16 +206,18 @@ static void print_status(const struct kvw_message_status_is *status, bool is_emb
 
 static json_t *status_json(const struct kvw_message_status_is *status, bool is_embedded)
 {
+    char epoch[TEXT_BYTES];
+
+    snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)status->daemon_epoch);
     return json_pack(
-        "{s:i, s:i, s:b, s:I, s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:s, s:s, "
+        "{s:i, s:i, s:b, s:s, s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:s, s:s, "
         "s:s}",
         "pid", (int)status->pid, "keeper_pid", (int)status->keeper_pid, "embedded",
-        (int)is_embedded, "daemon_epoch", (json_int_t)status->daemon_epoch,
-        "started_ns", (json_int_t)status->started_ns, "caches", (int)status->n_caches,
-        "attachments", (int)status->n_attachments, "clients", (int)status->n_clients,
-        "bytes_used", (json_int_t)status->bytes_used, "bytes_quota",
-        (json_int_t)status->bytes_quota, "bytes_quota_user",
-        (json_int_t)status->bytes_quota_user, "bytes_available",
+        (int)is_embedded, "daemon_epoch", epoch, "started_ns",
+        (json_int_t)status->started_ns, "caches", (int)status->n_caches, "attachments",
+        (int)status->n_attachments, "clients", (int)status->n_clients, "bytes_used",
+        (json_int_t)status->bytes_used, "bytes_quota", (json_int_t)status->bytes_quota,
+        "bytes_quota_user", (json_int_t)status->bytes_quota_user, "bytes_available",
         (json_int_t)status->bytes_available, "restarts", (int)status->n_restarts,
         "degraded", status->degraded, "socket", status->socket, "version",
         status->version);

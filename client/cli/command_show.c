@@ -115,7 +115,7 @@ static void print_groups(const struct shown *shown)
     }
     table_print(&table);
     table_fini(&table);
-    table_init(&table, "GROUP|PLANE|TYPE|>ELEMS|");
+    table_init(&table, "GROUP|PLANE|TYPE|>ELEMS|KEYS ARE");
     for (uint32_t g = 0; g < shown->spec.n_groups; g++) {
         for (uint32_t p = 0; p < shown->spec.group[g].n_planes; p++) {
             const struct kvw_spec_plane *plane = &shown->spec.group[g].plane[p];
@@ -123,7 +123,7 @@ static void print_groups(const struct shown *shown)
             table_add(&table, "%s", plane->name);
             table_add(&table, "%s", spec_name_type(plane->type));
             table_add(&table, "%u", plane->elems);
-            table_add(&table, "%s", plane->is_rotated ? "rotated" : "");
+            table_add(&table, "%s", plane->is_rotated ? "rotated" : "-");
         }
     }
     printf("\n");
@@ -214,14 +214,15 @@ static json_t *state_json(const struct shown *shown, const struct kvw_lane_state
 
     for (uint32_t g = 0; g < state->n_groups; g++) {
         const struct kvw_group_state *group = &state->group[g];
+        char epoch[TEXT_BYTES]; /* any 64 bits: no JSON number has them all */
+        snprintf(epoch, sizeof epoch, "%llu", (unsigned long long)group->epoch);
         json_array_append_new(
             groups,
-            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "name",
+            json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:s}", "name",
                       shown->spec.group[g].name, "rows", (json_int_t)group->rows,
                       "open", (json_int_t)group->open, "first",
                       (json_int_t)group->first, "evicted", (json_int_t)group->evicted,
-                      "generation", (json_int_t)group->generation, "epoch",
-                      (json_int_t)group->epoch));
+                      "generation", (json_int_t)group->generation, "epoch", epoch));
     }
     return json_pack("{s:i, s:i, s:b, s:I, s:I, s:o}", "lane", (int)lane, "rank",
                      (int)rank, "owned", (int)state->is_owned, "step",

@@ -7,6 +7,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/output.h"
 #include "client/cli/stat.h"
+#include "client/outside.h"
 
 /* ------------------------------------------------------------------- who ---------- */
 
@@ -44,6 +45,16 @@ static const char *name_of(const struct names *names, uint64_t cache)
     return "-";
 }
 
+/* How long the oldest pin is held; pins carry CLOCK_MONOTONIC. */
+static uint64_t pinned_ns(const struct kvw_message_who_is *who)
+{
+    uint64_t now_ns = outside_now_ns(CLOCK_MONOTONIC);
+
+    return who->n_pins > 0 && now_ns > who->pinned_since_ns
+               ? now_ns - who->pinned_since_ns
+               : 0;
+}
+
 static void add_row(struct table *table, const struct kvw_message_who_is *who,
                     const char *name)
 {
@@ -73,8 +84,8 @@ static json_t *to_json(const struct kvw_message_who_is *who, const char *name)
         "rank", is_reader ? json_null() : json_integer(who->rank), "reader",
         (int)is_reader, "pid", (int)who->pid, "uid", (int)who->uid, "user",
         text_user(user, who->uid), "since_ns", (json_int_t)who->since_ns, "connected",
-        (int)(who->is_connected != 0), "pins", (int)who->n_pins, "pinned_since_ns",
-        (json_int_t)who->pinned_since_ns, "command", who->command);
+        (int)(who->is_connected != 0), "pins", (int)who->n_pins, "pinned_for_ns",
+        (json_int_t)pinned_ns(who), "command", who->command);
 }
 
 /* Everybody at the cache `id`, or anywhere; told in words if it fails. */

@@ -410,88 +410,24 @@ Test(call, resumes_what_it_detaches)
     finish(client, &fake);
 }
 
-/* ---------------------------------------------------------- a lost attach ----------
- */
-
-static uint64_t wall_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static void answer_stat(struct fake *fake)
-{
-    static const uint8_t zeroes[16];
-    struct kvw_message request;
-    struct kvw_message answer = {.type = KVW_MESSAGE_STATED};
-
-    fake_expect(fake, KVW_MESSAGE_STAT, &request);
-    cr_assert_str_eq(request.stat.name, "video");
-    answer.request = request.request;
-    answer.stated.cache = 3;
-    answer.stated.uuid = zeroes;
-    answer.stated.uuid_bytes = 16;
-    fake_answer(fake, &answer, 0);
-}
-
-static void answer_who(struct fake *fake, struct kvw_message_who_is who)
-{
-    struct kvw_message request;
-    struct kvw_message answer = {.type = KVW_MESSAGE_WHO_IS};
-
-    fake_expect(fake, KVW_MESSAGE_WHO, &request);
-    cr_assert_eq(request.who.cache, 3);
-    answer.request = request.request;
-    answer.who_is = who;
-    answer.who_is.cache = 3;
-    fake_answer(fake, &answer, 0);
-}
-
 static void script_lose_attach(struct fake *fake)
 {
     struct kvw_message request;
-    uint32_t pid = (uint32_t)getpid();
-    uint64_t now_ns = wall_ns() + 1000000000;
 
     fake_welcome(fake, 1);
     fake_expect(fake, KVW_MESSAGE_ATTACH, &request);
     fake_welcome(fake, 2);
-    answer_resume(fake, 7);
-    answer_stat(fake);
-    /* The client's own; another process's; older; another rank's; connected. */
-    answer_who(fake, (struct kvw_message_who_is){
-                         .attachment = 7, .rank = 1, .pid = pid, .since_ns = now_ns});
-    answer_who(fake,
-               (struct kvw_message_who_is){
-                   .attachment = 8, .rank = 1, .pid = pid + 1, .since_ns = now_ns});
-    answer_who(fake, (struct kvw_message_who_is){
-                         .attachment = 9, .rank = 1, .pid = pid, .since_ns = 1});
-    answer_who(fake, (struct kvw_message_who_is){
-                         .attachment = 10, .rank = 2, .pid = pid, .since_ns = now_ns});
-    answer_who(fake, (struct kvw_message_who_is){.attachment = 11,
-                                                 .rank = 1,
-                                                 .pid = pid,
-                                                 .since_ns = now_ns,
-                                                 .is_connected = 1});
-    answer_who(fake, (struct kvw_message_who_is){
-                         .attachment = 12, .rank = 1, .pid = pid, .since_ns = now_ns});
-    answer_resume(fake, 12);
-    expect_detach(fake, 12);
     answer_attach(fake, 3);
 }
 
-Test(call, ends_what_a_lost_attach_has_left_and_attaches_again)
+Test(call, attaches_again_when_the_answer_was_lost)
 {
     struct kvw_message request = {.type = KVW_MESSAGE_ATTACH,
                                   .attach = {.name = "video", .rank = 1}};
     struct kvw_message answer;
-    struct kvw_cache own = {.attachment = 7};
     int fds[3];
     struct fake fake;
     struct kvw_client *client = connect_to(&fake, script_lose_attach);
-    client->caches = &own;
 
     int result = client_call(client, &request, &answer, fds, 3, NULL, NULL);
 
@@ -499,6 +435,38 @@ Test(call, ends_what_a_lost_attach_has_left_and_attaches_again)
     cr_assert_eq(answer.attached.attachment, 11);
     for (int i = 0; i < 3; i++)
         close(fds[i]);
+    finish(client, &fake);
+}
+
+static void script_forget(struct fake *fake)
+{
+    struct kvw_message request;
+
+    fake_welcome(fake, 1);
+    fake_welcome(fake, 2);
+    fake_expect(fake, KVW_MESSAGE_RESUME, &request);
+    fake_refuse(fake, request.request, ENOENT, "there is no attachment 9");
+    answer_resume(fake, 7);
+    answer_status(fake, 1);
+    fake_welcome(fake, 3);
+    answer_resume(fake, 7);
+    answer_status(fake, 1);
+}
+
+Test(call, marks_an_attachment_that_the_daemon_does_not_know_any_more)
+{
+    struct kvw_cache first = {.attachment = 7};
+    struct kvw_cache second = {.attachment = 9, .next = &first};
+    struct kvw_message answer;
+    struct fake fake;
+    struct kvw_client *client = connect_to(&fake, script_forget);
+    client->caches = &second;
+
+    cr_assert_eq(ask(client, KVW_MESSAGE_STATUS, &answer), 0);
+    cr_assert_eq(ask(client, KVW_MESSAGE_STATUS, &answer), 0);
+
+    cr_assert_eq(first.attachment, 7);
+    cr_assert_eq(second.attachment, 0);
     finish(client, &fake);
 }
 

@@ -204,43 +204,66 @@ static uint64_t slot_of(const struct oracle *oracle, uint32_t group, uint64_t ro
     return row < sink ? row : sink + (row - sink) % oracle_ring_rows(oracle, group);
 }
 
-/* Kept rows that lie before `low`, lowest first. */
-static void add_kept(const struct oracle *oracle, uint32_t group, const struct m_group *at,
-                     uint64_t low, struct shown *shown, uint32_t *n)
+static const struct m_kept *kept_of(const struct m_group *at, uint64_t row)
 {
-    const struct kvw_geometry_group *of = &oracle->geometry->group[group];
-
-    for (uint64_t row = of->sink_rows; row < low; row++) {
-        for (uint32_t k = 0; k < at->n_kept; k++) {
-            const struct m_kept *kept = &at->kept[k];
-            if (row >= kept->first && row < kept->first + kept->n)
-                add_row(shown, n, row, KVW_PIECE_KEPT,
-                        of->sink_rows + oracle_ring_rows(oracle, group) + kept->extent +
-                            (row - kept->first));
-        }
+    for (uint32_t k = 0; k < at->n_kept; k++) {
+        if (row >= at->kept[k].first && row < at->kept[k].first + at->kept[k].n)
+            return &at->kept[k];
     }
+    return NULL;
 }
 
-/* Positions count all rows of the window, whoever holds them; then the rows of ranks that
- * are not asked leave. */
-static uint32_t finish(const struct oracle *oracle, uint32_t group, uint64_t ranks,
-                       struct shown *shown, uint32_t n_shown)
+/* Rows below the floor, and rows of ranks that are not asked, leave; after positions were
+ * given, so that what begin said of the chunk is true in every layer and rank. */
+static uint32_t leave_out(const struct oracle *oracle, uint64_t floor, uint64_t ranks,
+                          struct shown *shown, uint32_t n_shown)
 {
-    uint32_t n_kept = 0;
+    uint32_t n_left = 0;
 
     for (uint32_t i = 0; i < n_shown; i++) {
         bool is_asked = false;
-        shown[i].position =
-            oracle->geometry->group[group].positions == KVW_GEOMETRY_ABSOLUTE
-                ? shown[i].row
-                : i;
         for (uint32_t rank = 0; rank < oracle->geometry->n_ranks; rank++)
             is_asked |=
                 (ranks >> rank & 1) != 0 && oracle_has_row(oracle, rank, shown[i].row);
-        if (is_asked)
-            shown[n_kept++] = shown[i];
+        if (is_asked && shown[i].row >= floor)
+            shown[n_left++] = shown[i];
     }
-    return n_kept;
+    return n_left;
+}
+
+/* By the window rule: indices, so that distances are right for the chunk's last query,
+ * which sees the ring from `low_last`; its earlier ones see it from `low` (kind row). */
+static void set_positions(const struct oracle *oracle, uint32_t group, uint64_t low,
+                          uint64_t low_last, struct shown *shown, uint32_t n_shown)
+{
+    uint64_t n_always = 0;
+
+    for (uint32_t i = 0; i < n_shown; i++) {
+        bool is_always = shown[i].piece_class == KVW_PIECE_SINK ||
+                         shown[i].piece_class == KVW_PIECE_KEPT;
+        n_always += is_always;
+    }
+    for (uint32_t i = 0; i < n_shown; i++) {
+        if (oracle->geometry->group[group].positions == KVW_GEOMETRY_ABSOLUTE)
+            shown[i].position = shown[i].row;
+        else if (i < n_always)
+            shown[i].position = i + (low_last - low);
+        else
+            shown[i].position = n_always + shown[i].row - low;
+    }
+}
+
+uint64_t oracle_prefix(const struct oracle *oracle, uint32_t lane, uint32_t rank,
+                       uint32_t layer)
+{
+    const struct m_board *board = &oracle->lane[lane].board[rank];
+    const uint32_t group = group_of(oracle, layer);
+    uint64_t prefix = board->layer[layer].prefix;
+    uint64_t rows = oracle_record(oracle, lane, rank)->group[group].rows;
+
+    while (prefix < board->group[group].n && !oracle_has_row(oracle, rank, rows + prefix))
+        prefix++;
+    return prefix;
 }
 
 uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer,
@@ -249,27 +272,38 @@ uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer
 {
     const struct m_lane *of = &oracle->lane[lane];
     const uint32_t group = group_of(oracle, layer);
+    const struct kvw_geometry_group *geometry = &oracle->geometry->group[group];
     const struct m_record *record = &of->step[step].record;
     const struct m_group *at = &record->group[group];
-    const uint64_t sink = oracle->geometry->group[group].sink_rows;
+    const uint64_t sink = geometry->sink_rows;
+    const uint64_t keep_slot = sink + oracle_ring_rows(oracle, group);
+    uint64_t n_open = staged < 0 ? 0 : of->board[staged].group[group].n;
+    uint64_t prefix = staged < 0 || n_open == 0
+                          ? 0
+                          : oracle_prefix(oracle, lane, (uint32_t)staged, layer);
     const uint64_t low = oracle_low(oracle, group, at, ahead);
+    /* What the last query of the chunk sees of the ring starts here. */
+    const uint64_t low_last = oracle_low(oracle, group, at, max_u64(ahead, n_open));
+    /* A chunk that begins in the sink: its rows follow those before it. */
+    const uint64_t low_ring = at->rows < sink ? at->rows : low;
     uint32_t n_shown = 0;
-    uint32_t n_above = 0;
 
     for (uint64_t row = 0; row < sink && row < at->rows; row++)
         add_row(shown, &n_shown, row, KVW_PIECE_SINK, row);
-    add_kept(oracle, group, at, low, shown, &n_shown);
-    for (uint64_t row = low; row < at->rows; row++)
-        add_row(shown, &n_shown, row, KVW_PIECE_PAST, slot_of(oracle, group, row));
-    uint64_t prefix = staged < 0 ? 0 : of->board[staged].layer[layer].prefix;
+    for (uint64_t row = sink; row < low_last; row++) {
+        const struct m_kept *kept = kept_of(at, row);
+        if (kept != NULL)
+            add_row(shown, &n_shown, row, KVW_PIECE_KEPT,
+                    keep_slot + kept->extent + (row - kept->first));
+    }
+    for (uint64_t row = low; row < at->rows; row++) {
+        if (row >= low_last || kept_of(at, row) == NULL)
+            add_row(shown, &n_shown, row, KVW_PIECE_PAST, slot_of(oracle, group, row));
+    }
     for (uint64_t row = at->rows; row < at->rows + prefix; row++)
         add_row(shown, &n_shown, row, KVW_PIECE_CURRENT, slot_of(oracle, group, row));
-
-    for (uint32_t i = 0; i < n_shown; i++) {
-        if (shown[i].row >= record->floor[layer])
-            shown[n_above++] = shown[i];
-    }
-    return finish(oracle, group, ranks, shown, n_above);
+    set_positions(oracle, group, low_ring, low_ring + (low_last - low), shown, n_shown);
+    return leave_out(oracle, record->floor[layer], ranks, shown, n_shown);
 }
 
 bool oracle_stamp(const struct oracle *oracle, uint32_t lane, uint32_t rank,

@@ -227,6 +227,11 @@ uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer
                       uint64_t step, uint64_t ranks, int staged, uint64_t ahead,
                       struct shown *shown);
 
+/* Rows of the open chunk that count as written: those that this rank wrote in one run, and
+ * those that are none of its own. */
+uint64_t oracle_prefix(const struct oracle *oracle, uint32_t lane, uint32_t rank,
+                       uint32_t layer);
+
 /* Stamp of a row: what `rank` wrote; false if it never committed it. */
 bool oracle_stamp(const struct oracle *oracle, uint32_t lane, uint32_t rank,
                   uint32_t layer, uint64_t row, uint64_t step, uint64_t *stamp);

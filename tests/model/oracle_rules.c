@@ -61,8 +61,10 @@ static void expect_laggards(const struct oracle *oracle, uint32_t lane, uint64_t
         if (of->board[rank].is_held && of->board[rank].step <= step)
             expect_blocked(oracle, rank, expect);
     }
-    if (of->outside <= step)
+    if (of->outside <= step) { /* nobody to wait for here: it may answer at once */
         expect_error(expect, -ETIMEDOUT);
+        expect_error(expect, -EAGAIN);
+    }
 }
 
 /* Recoveries, and the room for one more record. */
@@ -295,10 +297,12 @@ void oracle_begun(const struct oracle *oracle, uint32_t rank, uint32_t lane,
     uint64_t before = min_u64(at->rows, of->sink_rows) +
                       (at->rows > staged_low ? at->rows - staged_low : 0);
 
+    /* Kept rows that the chunk's last query does not find in the ring. */
+    uint64_t last_low = oracle_low(oracle, item->group, at, item->n);
     for (uint32_t k = 0; k < at->n_kept; k++) {
         for (uint64_t row = at->kept[k].first; row < at->kept[k].first + at->kept[k].n;
              row++)
-            before += row < staged_low;
+            before += row < last_low;
     }
     *begun = (struct kvw_begun){.row = item->row, .n = item->n};
     begun->position = of->positions == KVW_GEOMETRY_ABSOLUTE ? item->row : before;
@@ -394,7 +398,7 @@ void oracle_expect_write(const struct oracle *oracle, uint32_t rank, uint32_t la
         expect_error(expect, -ERANGE);
     if (row_first + n_rows > board->group[group].n)
         expect_error(expect, -EINVAL);
-    if (is_gap_refused && row_first > board->layer[layer].prefix)
+    if (is_gap_refused && row_first > oracle_prefix(oracle, lane, rank, layer))
         expect_error(expect, -EINVAL);
 }
 
@@ -418,7 +422,8 @@ void oracle_expect_commit(const struct oracle *oracle, uint32_t rank, uint32_t l
         if (n > board->group[g].n) {
             expect_error(expect, -EINVAL);
             is_valid = false;
-        } else if (oracle_holds(oracle, layer, rank) && board->layer[layer].prefix < n) {
+        } else if (oracle_holds(oracle, layer, rank) &&
+                   oracle_prefix(oracle, lane, rank, layer) < n) {
             expect_error(expect, -KVW_EINCOMPLETE);
         }
     }
@@ -637,14 +642,18 @@ static void expect_extent(const struct oracle *oracle, uint32_t rank, uint32_t l
     }
     if (!has_gap(own_busy, item->n, keep_rows))
         expect_error(expect, -ENOSPC);
-    if (!has_gap(busy, item->n, keep_rows) && min_step < own)
+    /* All ranks must choose the same place, whoever is first: a library may choose by the
+     * record alone and then wait for just that place. */
+    if (busy != own_busy) {
+        bool is_certain = !has_gap(busy, item->n, keep_rows);
+        bool may_succeed = expect->may_succeed && !is_certain;
         expect_laggards(oracle, lane, own - 1, expect);
-    if (!has_gap(all_busy, item->n, keep_rows)) {
-        if (policy != KVW_PIN_REVOKE && has_gap(busy, item->n, keep_rows))
-            expect_error(expect, -EBUSY);
-        else
-            expect_maybe(expect, -EBUSY);
+        expect->may_succeed = may_succeed;
     }
+    if (all_busy != busy) /* no release could tell of it: it need not revoke */
+        expect_maybe(expect, -EBUSY);
+    if (!has_gap(all_busy, item->n, keep_rows) && policy != KVW_PIN_REVOKE)
+        expect_error(expect, -EBUSY);
 }
 
 static void expect_keep(const struct oracle *oracle, uint32_t rank, uint32_t lane,

@@ -253,7 +253,7 @@ static bool play_write(struct player *player, uint32_t rank, uint32_t lane, bool
     const struct m_board *board = &player->oracle.lane[lane].board[rank];
     const uint32_t g = geometry_group_of(&player->world.geometry, layer);
     const uint64_t n_max = player->world.geometry.group[g].chunk_rows_max;
-    uint64_t first = board->layer[layer].prefix;
+    uint64_t first = oracle_prefix(&player->oracle, lane, rank, layer);
     uint64_t n = board->group[g].n > first ? board->group[g].n - first : 1;
 
     if (random[1] % 3 == 0)
@@ -543,12 +543,11 @@ static bool set_outside(struct player *player, uint32_t lane, uint64_t step)
 
 static bool play_outside(struct player *player, uint32_t lane, uint32_t random)
 {
-    player->oracle.lane[lane].outside = UINT64_MAX;
-    uint64_t step =
-        oracle_min_step(&player->oracle, lane, oracle_ranks(&player->oracle, lane));
+    uint64_t step = UINT64_MAX;
     bool is_settled = true;
     for (uint32_t rank = 0; rank < player->world.geometry.n_ranks; rank++) {
         const struct m_board *board = &player->oracle.lane[lane].board[rank];
+        step = board->is_held ? min_u64(step, board->step) : step;
         is_settled = is_settled &&
                      (!board->is_held || (board->ask == board->era && !board->is_open &&
                                           player->world.seat[rank] != NULL));
@@ -569,20 +568,28 @@ static bool play_recover(struct player *player, uint32_t rank, uint32_t lane)
     return is_early || player_recover(player, rank, lane);
 }
 
+/* True if a rank has still to call recover: its own promise or a peer's is open. */
+static bool needs_recovery(const struct player *player, uint32_t rank, uint32_t lane)
+{
+    const struct m_lane *of = &player->oracle.lane[lane];
+    const struct m_board *own = &of->board[rank];
+    bool is_needed = false;
+
+    for (uint32_t peer = 0; peer < player->world.geometry.n_ranks; peer++)
+        is_needed |= of->board[peer].is_held && of->board[peer].ask > own->era;
+    return own->is_held && is_needed;
+}
+
+/* Those that must, call recover until nobody must. */
 static bool play_recover_all(struct player *player, uint32_t lane, uint32_t random)
 {
     const uint32_t n_ranks = player->world.geometry.n_ranks;
 
-    for (uint32_t round = 0; round < 2; round++) {
-        for (uint32_t i = 0; i < n_ranks; i++) {
-            uint32_t rank = (i + random) % n_ranks;
-            const struct m_board *board = &player->oracle.lane[lane].board[rank];
-            if (player->world.seat[rank] == NULL || !board->is_held ||
-                (round == 1 && board->ask == board->era))
-                continue;
-            if (!play_recover(player, rank, lane))
-                return false;
-        }
+    for (uint32_t i = 0; i < 4 * n_ranks; i++) {
+        uint32_t rank = (i + random) % n_ranks;
+        if (player->world.seat[rank] != NULL && needs_recovery(player, rank, lane) &&
+            !play_recover(player, rank, lane))
+            return false;
     }
     return true;
 }
@@ -705,6 +712,9 @@ static bool play_on_rank(struct player *player, const struct op *op, uint32_t ra
             more[0] % 3 == 0   ? KVW_PIN_REVOKE
             : more[0] % 3 == 1 ? KVW_PIN_WAIT
                                : KVW_PIN_ANSWER;
+        if (player->log != NULL)
+            fprintf(player->log, "  rank %u: pin policy %u\n", rank,
+                    player->world.seat[rank]->options.pin_policy);
         return true;
     default:
         return player_fail(player, "no such operation");
@@ -727,7 +737,8 @@ static bool play_one(struct player *player, const struct op *op, uint32_t lane)
     case OP_WAIT:
         return play_wait(player, lane, &op->r[2]);
     case OP_RECOVER_ALL:
-        return play_recover_all(player, lane, op->r[2]);
+        return rank == UINT32_MAX || (play_recover(player, rank, lane) &&
+                                      play_recover_all(player, lane, op->r[2]));
     case OP_KILL:
     case OP_DETACH:
         return seat == UINT32_MAX || leave(player, seat, op->kind == OP_KILL);
@@ -755,6 +766,21 @@ bool player_play(struct player *player, const struct op *op)
     for (uint32_t other = 0; other < n_lanes && op->r[7] % 4 == 0; other++) {
         if (other != lane && !player_check_lane(player, other))
             return false;
+    }
+    return true;
+}
+
+/* Ranks that are behind follow until none is. */
+static bool catch_up(struct player *player, uint32_t lane)
+{
+    static const uint32_t ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+
+    for (uint32_t i = 0; i < KVW_RECORDS; i++) {
+        for (uint32_t rank = 0; rank < player->world.geometry.n_ranks; rank++) {
+            if (player->oracle.lane[lane].board[rank].is_held &&
+                is_behind(player, rank, lane) && !follow(player, rank, lane, ones))
+                return false;
+        }
     }
     return true;
 }
@@ -790,27 +816,10 @@ static bool roll(struct player *player, uint32_t lane, uint64_t *seed)
     return is_rolled(player, lane) || player_fail(player, "lane %u does not roll", lane);
 }
 
-static bool needs_recovery(const struct player *player, uint32_t lane)
-{
-    const struct m_lane *of = &player->oracle.lane[lane];
-    uint64_t era = UINT64_MAX;
-    bool is_needed = false;
-
-    for (uint32_t rank = 0; rank < player->world.geometry.n_ranks; rank++) {
-        const struct m_board *board = &of->board[rank];
-        if (!board->is_held)
-            continue;
-        is_needed |= board->ask != board->era || (era != UINT64_MAX && era != board->era);
-        era = board->era;
-    }
-    return is_needed;
-}
-
 bool player_finish(struct player *player)
 {
     const struct kvw_geometry *geometry = &player->world.geometry;
     uint64_t seed = player->n_stamps;
-    static const uint32_t zero[8] = {1, 1, 1, 1, 1, 1, 1, 1};
 
     for (uint32_t i = 0; i < M_HELD; i++) {
         if (player->held[i].is_used && !player_release(player, &player->held[i]))
@@ -824,16 +833,10 @@ bool player_finish(struct player *player)
         if (oracle_ranks(&player->oracle, lane) == 0)
             continue;
         if (!set_outside(player, lane, UINT64_MAX) ||
-            (needs_recovery(player, lane) && !play_recover_all(player, lane, 0)))
+            !play_recover_all(player, lane, 0))
             return false;
-        for (uint32_t i = 0; i < KVW_RECORDS; i++) {
-            if (oracle_min_step(&player->oracle, lane,
-                                oracle_ranks(&player->oracle, lane)) +
-                        1 <
-                    player->oracle.lane[lane].n_steps &&
-                !play_round(player, lane, zero))
-                return false;
-        }
+        if (!catch_up(player, lane))
+            return false;
         if (!roll(player, lane, &seed))
             return false;
     }

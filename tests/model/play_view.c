@@ -135,13 +135,14 @@ static bool check_head(struct player *player, const struct wanted *wanted,
 }
 
 static bool is_same_rows(const struct wanted *wanted, const struct kvw_view *view,
-                         bool is_class_too)
+                         bool is_all)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < view->n_pieces; i++) {
         for (uint32_t k = 0; k < view->piece[i].n_rows; k++, n++) {
             if (n >= wanted->n_shown || wanted->shown[n].row != view->piece[i].row + k ||
-                (is_class_too && wanted->shown[n].piece_class != view->piece[i].piece_class))
+                (is_all && (wanted->shown[n].piece_class != view->piece[i].piece_class ||
+                            wanted->shown[n].position != view->piece[i].position + k)))
                 return false;
         }
     }
@@ -183,7 +184,8 @@ static uint64_t committed_end(const struct player *player, const struct wanted *
     uint32_t g = geometry_group_of(&player->world.geometry, wanted->layer);
     uint64_t prefix = wanted->staged < 0
                           ? 0
-                          : lane->board[wanted->staged].layer[wanted->layer].prefix;
+                          : oracle_prefix(&player->oracle, wanted->lane,
+                                          (uint32_t)wanted->staged, wanted->layer);
 
     return lane->step[wanted->step].record.group[g].rows + prefix;
 }
@@ -348,6 +350,17 @@ static uint64_t holders_of(const struct oracle *oracle, uint32_t lane, uint32_t 
     return ranks;
 }
 
+/* The smallest step of the ranks of this node alone. */
+static uint64_t min_step_here(struct player *player, uint32_t lane, uint64_t ranks)
+{
+    const uint64_t outside = player->oracle.lane[lane].outside;
+
+    player->oracle.lane[lane].outside = UINT64_MAX;
+    uint64_t step = oracle_min_step(&player->oracle, lane, ranks);
+    player->oracle.lane[lane].outside = outside;
+    return step;
+}
+
 static bool keep_view(struct player *player, const struct wanted *wanted, uint32_t seat,
                       uint32_t flags, struct held *held)
 {
@@ -399,6 +412,9 @@ bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t l
         to->view.step ==
             oracle_min_step(&player->oracle, lane, oracle_ranks(&player->oracle, lane)))
         wanted.step = to->view.step; /* the step of all ranks, not of the holders alone */
+    if (is_cut && error == 0 && player->oracle.lane[lane].outside == wanted.step &&
+        to->view.step > wanted.step)
+        wanted.step = min_step_here(player, lane, wanted.ranks);
     if ((flags & KVW_STAGED) != 0)
         wanted.staged = (int)seat;
     if (error == -EAGAIN && is_rewound(player, lane, wanted.step, wanted.ranks))
@@ -543,9 +559,13 @@ static bool check_lowest(struct player *player, uint32_t rank, uint32_t lane)
         uint64_t row = UINT64_MAX;
         int error = kvw_lowest(player->world.seat[rank], lane, g, &row);
         uint64_t want = oracle_lowest(&player->oracle, lane, rank, g);
-        /* Below the sink nothing is lost, whatever the claims of an earlier chunk say. */
-        bool is_free = oracle_record(&player->oracle, lane, rank)->group[g].rows <=
-                       player->world.geometry.group[g].sink_rows;
+        /* Down to the sink nothing is lost, whatever claims from before a reset say that
+         * other ranks have not renewed yet: no row above it is possible then. */
+        uint64_t rows = oracle_record(&player->oracle, lane, rank)->group[g].rows;
+        bool is_free = rows <= player->world.geometry.group[g].sink_rows ||
+                       !oracle_may_truncate(&player->oracle, lane, rank, g, rows);
+        /* Where the window is whole down to the sink, two answers say the same. */
+        is_free |= want == 0 && row == player->world.geometry.group[g].sink_rows + 1;
         if (error != 0 || (row != want && !is_free))
             return player_fail(player, "lowest(rank %u, lane %u, group %u) -> %d, row "
                                        "%" PRIu64 ", want %" PRIu64,

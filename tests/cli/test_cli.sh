@@ -1,0 +1,305 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The command kvwheel against a real daemon: exit codes, words, JSON.
+#
+#     test_cli.sh KVWHEEL KVWHEELD WORKER
+set -u
+
+kvwheel=$1
+export KVWHEELD=$2
+worker=$3
+folder=$(mktemp -d /tmp/kvw-cli-XXXXXX)
+export KVWHEEL_SOCKET=$folder/run/kvwheeld.sock
+flags="--layers 2 --heads 4 --head-dim 16 --window 64 --chunk 8"
+failures=0
+
+cleanup() {
+    "$kvwheel" stop --force >/dev/null 2>&1
+    rm -rf "$folder"
+}
+trap cleanup EXIT
+
+fail() {
+    echo "FAIL: $*"
+    echo "  stdout: $(head -c 600 "$folder/out")"
+    echo "  stderr: $(head -c 600 "$folder/err")"
+    failures=$((failures + 1))
+}
+
+# expect CODE ARGUMENTS...: run kvwheel.
+expect() {
+    local code=$1 have
+    shift
+    "$kvwheel" "$@" >"$folder/out" 2>"$folder/err" </dev/null
+    have=$?
+    [ $have -eq "$code" ] || fail "kvwheel $*: exit code $have, need $code"
+}
+
+# says PATTERN: what the last command printed for people.
+says() {
+    grep -qE -- "$1" "$folder/out" "$folder/err" || fail "does not say '$1'"
+}
+
+# json EXPRESSION: stdout is one JSON value v, of which that is true.
+json() {
+    python3 -c 'import json, sys
+v = json.load(open(sys.argv[1]))
+assert eval(sys.argv[2]), v' "$folder/out" "$1" 2>>"$folder/err" || fail "not so: $1"
+}
+
+# status 0, or 5 where the host does not permit everything.
+expect_status() {
+    "$kvwheel" "$@" >"$folder/out" 2>"$folder/err"
+    case $? in 0 | 5) ;; *) fail "kvwheel $*: no status" ;; esac
+}
+
+test_help() {
+    local command
+    expect 0 --help
+    says "Exit codes: 0 done"
+    for command in start stop status create size ls show who kick rm gc; do
+        expect 0 $command --help
+        says "^usage: kvwheel $command"
+        says "^Exit codes:"
+        expect 0 help $command
+        says "^usage: kvwheel $command"
+    done
+    expect 0 --version
+    says "^kvwheel [0-9]"
+    expect 0 --json --version
+    json 'v["protocol"] == 1'
+}
+
+test_usage() {
+    expect 2
+    expect 2 nothing
+    says "no command 'nothing'"
+    expect 2 help nothing
+    expect 2 --bogus
+    expect 2 ls --bogus
+    says "--bogus is unknown"
+    expect 2 ls extra
+    expect 2 size --layers
+    says "--layers lacks its value"
+    expect 2 show
+    expect 2 show a b
+    expect 2 show a/b
+    expect 2 rm
+    expect 2 kick a
+    expect 2 kick a --rank 1 --attachment 2
+    expect 2 kick a --rank 64
+    expect 2 gc --idle soon
+    expect 2 gc --json --idle soon
+    json 'v["error"] == "EINVAL" and "soon" in v["text"]'
+}
+
+# All of this without a daemon.
+test_specs() {
+    expect 0 size $flags --ranks 2
+    says "^self +2 +4 +72 "
+    expect 0 --json size $flags --ranks 2
+    json 'v["groups"][0]["rows"] == 72 and len(v["rank_bytes"]) == 2'
+    json 'sum(v["rank_bytes"]) == 2 * 2 * 4 * 72 * 16 * 2'
+    json 'v["groups"][0]["bytes"] == v["data_bytes"] >= sum(v["rank_bytes"])'
+    json 'v["total_bytes"] == v["data_bytes"] + v["control_bytes"]'
+    expect 0 size --preset longlive-1.3b
+    says "^self"
+    expect 2 size --preset nobody
+    says "longlive-1.3b"
+    expect 2 size --preset longlive-1.3b --window 3
+    expect 2 size --preset longlive-1.3b --config /x
+    expect 1 size --config /nowhere
+    expect 2 size --layers 2 --heads 4
+    says "what is the cache"
+    expect 2 size $flags --dtype f31
+    says "bf16"
+    expect 2 size $flags --lanes -1
+    expect 2 --json size $flags --sink 60
+    json 'v["error"] == "EINVAL" and v["need"] == 68 and v["have"] == 64'
+    expect 2 create $flags
+    says "--name is missing"
+    expect 2 create --name x $flags --lifetime forever
+    expect 2 create --name x $flags --lifetime ttl:0
+    expect 2 create --name x $flags --mode 0999
+    expect 2 create --name .x $flags
+}
+
+test_not_running() {
+    local command
+    for command in stop status ls "show a" who "rm a" gc "kick a --rank 0" \
+        "create --name a $flags"; do
+        expect 3 $command
+        says "kvwheel start"
+    done
+    expect 3 --json ls
+    json 'v["error"] == "ENOENT" and v["need"] is None'
+    [ ! -e "$folder/run" ] || fail "asking made a folder"
+}
+
+test_wrong_socket() {
+    echo file >"$folder/file"
+    expect 1 --socket "$folder/file" ls
+    says "not a daemon's socket"
+    expect 1 --socket "$folder/file" start
+    says "not a daemon's socket"
+    expect 1 --socket "$folder/$(printf 'x%.0s' {1..120})" ls
+    says "of 107 at most"
+    expect 1 --socket "" ls
+    KVWHEELD=/nowhere expect 1 start
+    says "KVWHEELD"
+    expect 1 start --quota nonsense
+    says "did not start.*nonsense"
+}
+
+test_start() {
+    expect 0 start --quota 64M
+    says "^started: pid"
+    expect 0 start
+    says "^is running already: pid"
+    expect 0 --json start
+    json 'v["started"] is False and v["embedded"] is False'
+    expect_status status
+    says "^daemon +pid"
+    expect_status --json status
+    json 'v["caches"] == 0 and v["bytes_quota"] == 64 << 20'
+    "$kvwheel" status >/dev/null
+    local code=$?
+    expect $code --json status
+    json "(v['degraded'] != '') == ($code == 5)"
+}
+
+test_caches() {
+    expect 0 create --name video $flags --ranks 2 --lanes 3
+    says "^created video"
+    expect 0 create --name video $flags --ranks 2 --lanes 3
+    says "^there is already video"
+    expect 4 create --name video $flags --ranks 1
+    says "another spec"
+    expect 4 --json create --name big --layers 9 --heads 9 --head-dim 999 --window 99999
+    json 'v["error"] == "EDQUOT" and v["need"] > v["have"] > 0'
+    expect 0 --json create --name short $flags --lifetime ttl:3600 --mode 0640 --quiet
+    json 'v["name"] == "short" and v["existed"] is False'
+    [ ! -s "$folder/err" ] || fail "quiet is not quiet"
+    expect 0 ls
+    says "^video .* 0/2 +3 +0 .* keep +0600"
+    says "^short .* ttl:3600 +0640"
+    expect 0 --json ls
+    json '[c["name"] for c in v] == ["video", "short"]'
+    expect 0 show video
+    says "^2 +1 +no +0 +self +0"
+    expect 0 --json show video
+    json 'len(v["states"]) == 6 and v["groups"][0]["planes"][1]["name"] == "v"'
+    expect 4 show nobody
+    expect 0 create --name mortal $flags --lifetime job
+    expect 0 show mortal
+    says "not read: nobody is attached"
+    expect 0 --json show mortal
+    json 'v["states"] is None'
+    expect 0 gc --dry-run
+    expect 0 --json gc --idle 0 --dry-run
+    json 'v["caches"] >= 2 and v["dry_run"] is True'
+}
+
+# attach NAME RANK: a worker in the background; its pid is in $attached.
+attach() {
+    exec 9> >("$worker" "$1" "$2" >"$folder/worker" 2>&1)
+    attached=$!
+    for _ in $(seq 500); do
+        grep -q attached "$folder/worker" && return
+        read -rt 0.01 <> <(:)
+    done
+    fail "the worker has not attached: $(cat "$folder/worker")"
+}
+
+test_processes() {
+    attach video 1
+    expect 0 ls
+    says "^video .* 1/2 +3 +1 "
+    expect 0 who
+    says "^video +1 .*/test_cli_worker"
+    expect 0 --json who video
+    json 'v[0]["rank"] == 1 and v[0]["connected"] and len(v) == 1'
+    expect 0 --json who short
+    json 'v == []'
+    expect 4 who nobody
+    expect 4 rm video
+    says "attach"
+    expect 4 stop
+    says "cache"
+    expect 4 kick video --rank 0
+    expect 0 kick video --rank 1
+    says "^killed process"
+    expect 0 --json who
+    json 'v == []'
+    exec 9>&-
+}
+
+test_restart() {
+    local pid
+    pid=$("$kvwheel" --json status | python3 -c 'import json, sys
+print(json.load(sys.stdin)["pid"])')
+    kill -9 "$pid"
+    expect 0 --json ls
+    json '"video" in [c["name"] for c in v]'
+    expect_status --json status
+    json "v['restarts'] == 1 and v['pid'] != $pid"
+}
+
+test_remove() {
+    expect 4 --json rm nobody video
+    json 'v[0]["error"] == "ENOENT" and v[1]["freed_bytes"] > 0'
+    expect 0 rm short
+    says "^removed short"
+    expect 4 rm short
+    expect 0 gc --idle 0
+    says "^removed 1 caches"
+    expect 0 stop
+    says "^stopped: pid"
+    expect 3 status
+}
+
+# Without a daemon, several programs at once get one and the same.
+test_embedded() {
+    local i
+    for i in 1 2 3 4 5 6; do
+        "$worker" >"$folder/pid.$i" 2>&1 &
+    done
+    wait $(jobs -p)
+    [ "$(sort -u "$folder"/pid.* | wc -l)" -eq 1 ] || {
+        cp "$folder/pid.1" "$folder/out"
+        fail "not one daemon: $(cat "$folder"/pid.*)"
+    }
+    # Those that came too late give up by themselves: a keeper and a daemon stay.
+    for i in $(seq 500); do
+        [ "$(pgrep -cf "kvwheeld.* --socket $KVWHEEL_SOCKET")" -eq 2 ] && break
+        read -rt 0.01 <> <(:)
+    done
+    expect_status --json status
+    json "v['embedded'] and str(v['pid']) == '$(cat "$folder/pid.1")'"
+    expect 0 stop
+    expect 3 status
+}
+
+test_foreground() {
+    "$kvwheel" start --foreground 2>"$folder/foreground" &
+    local pid=$!
+    for _ in $(seq 500); do
+        "$kvwheel" status >/dev/null 2>&1
+        [ $? -ne 3 ] && break
+        read -rt 0.01 <> <(:)
+    done
+    expect_status --json status
+    json "$pid in (v['pid'], v['keeper_pid'])"
+    expect 0 stop
+    wait $pid
+    grep -q . "$folder/foreground" || fail "nothing was logged in the foreground"
+}
+
+for test in help usage specs not_running wrong_socket start caches processes restart \
+    remove embedded foreground; do
+    start=$SECONDS
+    "test_$test"
+    echo "$test: $((SECONDS - start)) s"
+done
+echo "$failures failures"
+[ $failures -eq 0 ]

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A run whose worker or daemon is killed gives the text of a run that was left alone."""
+
+import json
+import os
+import signal
+
+from harness import (PROMPT, REFUSED_RESUME, USAGE, Node, check, descendants, program_of,
+                     refused, result, run, start, wait_until)
+
+TOKENS = 1500
+FLAGS = ("--prompt", PROMPT, "--tokens", TOKENS, "--seed", 3, "--window", 256, "--sink", 4)
+
+
+def workers(job):
+    """Ranks of a running job, in the order in which mpirun started them."""
+    return sorted(pid for pid in descendants(job.pid)
+                  if program_of(pid) == "kvwheel-generate")
+
+
+def read_tokens(job, n):
+    """Wait for n more lines of tokens."""
+    for _ in range(n):
+        line = job.stdout.readline()
+        check(b'"token"' in line, f"a token, have {line}: {job.stderr.read1()}")
+
+
+def check_worker_killed(node, wanted, ranks, victim):
+    """Kill a rank twice, go on, and compare."""
+    name = f"killed-{ranks}-{victim}"
+    for n in (200, 250):
+        job = start(ranks, node, *FLAGS, "--json", "--resume", name)
+        read_tokens(job, n)
+        pids = workers(job)
+        check(len(pids) == ranks, f"{ranks} workers, have {len(pids)}")
+        os.kill(pids[victim], signal.SIGKILL)
+        job.communicate(timeout=60)
+        check(job.returncode != 0, "a job whose rank was killed fails")
+    got = result(ranks, node, *FLAGS, "--resume", name)
+    check(got["tokens"] == wanted, f"{name}: another text")
+    check(got["resumed_from"] >= 450, f"resumed from {got['resumed_from']}")
+    check(got["bytes_written"] == got["bytes_new_rows"], f"{name}: bytes")
+    print(f"{ranks} ranks, rank {victim} killed twice: same text, the last run began at row "
+          f"{got['resumed_from']}")
+
+
+def check_daemon_killed(node, wanted):
+    """Nobody needs the daemon while tokens come."""
+    job = start(2, node, *FLAGS, "--json", "--resume", "daemon")
+    read_tokens(job, 200)
+    servers = node.servers()
+    check(len(servers) > 0, "a serving process under the keeper")
+    os.kill(servers[0], signal.SIGKILL)
+    out, err = job.communicate(timeout=120)
+    check(job.returncode == 0, f"the run goes on: {err.decode()}")
+    check(json.loads(out.splitlines()[-1])["tokens"] == wanted, "daemon: another text")
+    wait_until(node.answers, "a new daemon")
+    again = result(2, node, *FLAGS, "--resume", "daemon")
+    check(again["tokens"] == wanted, "the cache is still there")
+    print("kvwheeld killed: same text, and the cache was adopted")
+
+
+def check_going_on(node, wanted):
+    """In two parts, with nothing given again; and what must not be changed."""
+    flags = ("--prompt", PROMPT, "--seed", 3, "--window", 256, "--sink", 4)
+    first = result(2, node, *flags, "--tokens", 100, "--resume", "parts")
+    check(first["tokens"] == wanted[:100] and first["resumed_from"] is None, "first part")
+    second = result(2, node, "--tokens", 300, "--resume", "parts")
+    check(second["tokens"] == wanted[:300], "second part")
+    check(second["resumed_from"] == len(PROMPT) + 99, "where it went on")
+    check(second["seed"] == 3, "the seed is the cache's")
+    plain = run(2, node, "--tokens", 320, "--resume", "parts")
+    check(plain.stdout == bytes(wanted[:320]) + b"\n", "the whole text, from the start")
+    check(b"kvwheel rm parts" in plain.stderr, "how to remove the cache")
+    fewer = result(2, node, "--tokens", 50, "--resume", "parts")
+    check(fewer["tokens"] == wanted[:50] and fewer["bytes_written"] == 0, "fewer tokens")
+
+    for text, more in (
+        ("--seed", ("--seed", 4)),
+        ("--greedy", ("--greedy",)),
+        ("--temperature", ("--temperature", 0.5)),
+        ("--window", ("--window", 128)),
+        ("--sink", ("--sink", 8)),
+        ("--dtype", ("--dtype", "bf16")),
+        ("--positions", ("--positions", "absolute")),
+        ("--chunk", ("--chunk", 64)),
+        ("--prompt", ("--prompt", PROMPT + "x")),
+        ("--prompt", ("--prompt", PROMPT[::-1])),
+        ("--tokens", ("--tokens", 10**8)),
+    ):
+        refused(2, node, REFUSED_RESUME, text, "--tokens", 400, "--resume", "parts", *more)
+    refused(1, node, REFUSED_RESUME, "ranks", "--tokens", 400, "--resume", "parts")
+    refused(1, node, USAGE, "no cache absent", "--tokens", 400, "--resume", "absent")
+    check(result(2, node, "--tokens", 330, "--resume", "parts")["tokens"] == wanted[:330],
+          "refusals change nothing")
+
+
+node = Node()
+wanted = result(1, node, *FLAGS)["tokens"]
+check_going_on(node, wanted)
+check_worker_killed(node, wanted, 2, 1)
+check_worker_killed(node, wanted, 2, 0)
+check_worker_killed(node, wanted, 4, 2)
+check_daemon_killed(node, wanted)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of kvwheel-generate share: a daemon of their own, mpirun, the model.
+
+The environment names the programs: KVW_BIN (kvwheeld, kvwheel-generate), KVW_SOURCE (the
+root of the sources) and KVW_MPIEXEC. A test that cannot run ends with 77.
+"""
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BIN = Path(os.environ["KVW_BIN"])
+SOURCE = Path(os.environ["KVW_SOURCE"])
+MPIEXEC = os.environ.get("KVW_MPIEXEC", "mpirun")
+EXAMPLE = SOURCE / "examples" / "generate"
+MODEL = EXAMPLE / "model"
+PROMPT = "In the beginning "
+SKIPPED = 77
+DEADLINE = 60  # seconds that anything may take to appear
+
+# Exit codes of kvwheel-generate.
+USAGE, REFUSED_MODEL, REFUSED_CACHE, REFUSED_RESUME, IO, RANKS = 2, 3, 4, 5, 6, 7
+
+
+def skip(why):
+    print(f"skipped: {why}")
+    sys.exit(SKIPPED)
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"FAILED: {what}")
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        if condition():
+            return
+        time.sleep(0.01)
+    sys.exit(f"FAILED: waited {DEADLINE} s for {what}")
+
+
+def python_with(module):
+    """An interpreter that has a module (the system's has numpy and torch, if any has)."""
+    for python in (sys.executable, "/usr/bin/python3"):
+        probe = subprocess.run([python, "-c", f"import {module}"], capture_output=True)
+        if probe.returncode == 0:
+            return python
+    return skip(f"no Python with {module}")
+
+
+def children(pid):
+    found = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split()]
+    except FileNotFoundError:
+        pass
+    return found
+
+
+def descendants(pid):
+    found = children(pid)
+    return found + [deeper for child in found for deeper in descendants(child)]
+
+
+def program_of(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/exe").split("/")[-1].split(" ")[0]
+    except OSError:
+        return ""
+
+
+class Node:
+    """A folder and a daemon in it; both go when the test ends."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="kvwheel-generate-"))
+        self.socket = self.folder / "kvwheeld.sock"
+        self.log = open(self.folder / "kvwheeld.log", "w")
+        self.daemon = subprocess.Popen(
+            [BIN / "kvwheeld", "--socket", self.socket], stdout=self.log, stderr=self.log
+        )
+        atexit.register(self.stop)
+        wait_until(self.answers, "kvwheeld")
+
+    def answers(self):
+        if self.daemon.poll() is not None:
+            sys.exit(f"FAILED: kvwheeld: {(self.folder / 'kvwheeld.log').read_text()}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            try:
+                probe.connect(str(self.socket))
+            except OSError:
+                return False
+        return True
+
+    def servers(self):
+        """The processes that serve: the keeper's children."""
+        return [pid for pid in descendants(self.daemon.pid) if program_of(pid) == "kvwheeld"]
+
+    def kvwheel(self, *arguments):
+        """The command line tool, on this node."""
+        return subprocess.run(
+            [BIN / "kvwheel", *arguments], env={**environment(), "KVWHEEL_SOCKET":
+                                                str(self.socket)},
+            capture_output=True, text=True, timeout=DEADLINE,
+        )
+
+    def stop(self):
+        family = [self.daemon.pid, *descendants(self.daemon.pid)]
+        self.daemon.terminate()
+        try:
+            self.daemon.wait(10)
+        except subprocess.TimeoutExpired:
+            for pid in family:
+                if program_of(pid) == "kvwheeld":
+                    os.kill(pid, signal.SIGKILL)
+            self.daemon.wait(10)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def environment():
+    """MPI as root and on few cores; leaks of MPI itself are not ours."""
+    return {
+        **os.environ,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "LSAN_OPTIONS": f"suppressions={Path(__file__).parent / 'lsan.supp'}",
+    }
+
+
+def command(ranks, node, *flags, model=MODEL):
+    return [
+        MPIEXEC, "--oversubscribe", "-n", str(ranks), str(BIN / "kvwheel-generate"),
+        "--socket", str(node.socket), "--model", str(model), *map(str, flags),
+    ]
+
+
+def start(ranks, node, *flags, model=MODEL):
+    return subprocess.Popen(
+        command(ranks, node, *flags, model=model), env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )
+
+
+def run(ranks, node, *flags, model=MODEL, expect=0):
+    """Run to the end and check the exit code. @return the completed process, in bytes."""
+    done = subprocess.run(
+        command(ranks, node, *flags, model=model), env=environment(), capture_output=True,
+        timeout=600,
+    )
+    if done.returncode != expect:
+        sys.stderr.write(done.stderr.decode(errors="replace"))
+        sys.exit(f"FAILED: exit code {done.returncode}, expected {expect}: {flags}")
+    return done
+
+
+def result(ranks, node, *flags, model=MODEL):
+    """The last object of --json."""
+    lines = run(ranks, node, "--json", *flags, model=model).stdout.splitlines()
+    return json.loads(lines[-1])
+
+
+def words(done):
+    """What kvwheel-generate said on stderr: its own lines, without mpirun's banner."""
+    lines = done.stderr.decode(errors="replace").splitlines()
+    return [line for line in lines if line.startswith("kvwheel-generate: ")]
+
+
+def refused(ranks, node, code, text, *flags, model=MODEL):
+    """A run that ends with this code and one message, which has this text."""
+    said = words(run(ranks, node, *flags, model=model, expect=code))
+    check(len(said) == 1, f"one message, have {said}")
+    check(text in said[0], f"'{text}' not in: {said[0]}")
