@@ -290,9 +290,8 @@ static int conclude(struct comparison *comparison, const char *group, uint32_t v
 static int keep_results(struct comparison *comparison, const char *group)
 {
     struct bench *bench = comparison->bench;
-    struct bench_result *grown =
-        realloc(bench->results,
-                (bench->n_results + comparison->n_variants) * sizeof *grown);
+    struct bench_result *grown = realloc(
+        bench->results, (bench->n_results + comparison->n_variants) * sizeof *grown);
 
     if (grown == NULL)
         return -ENOMEM;

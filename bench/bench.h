@@ -2,10 +2,10 @@
 /*
  * A small library for benchmarks that are compared within one run. A case makes what it
  * needs and hands variants to bench_compare(); each variant says what it is compared
- * with (its floor, or an alternative). Variants run interleaved: in every round each one
- * has its turn, in random order, so that whatever else the machine does meets all of
- * them. A ratio is the median over the rounds of the ratio of medians within a round,
- * with its quartiles; the times' own percentiles are over all samples.
+ * with (its floor, or an alternative). Variants run interleaved: in every round each
+ * one has its turn, in random order, so that whatever else the machine does meets all
+ * of them. A ratio is the median over the rounds of the ratio of medians within a
+ * round, with its quartiles; the times' own percentiles are over all samples.
  *
  * A sample is a number of nanoseconds per call. Where a call takes nanoseconds, many
  * make one sample, and percentiles are those of the samples: the report says how many
@@ -100,9 +100,9 @@ typedef int bench_each_fn(void *context, struct bench_samples *samples);
 struct bench_variant {
     const char *name;
     const char *floor[BENCH_FLOORS_MAX]; /* names of variants of the same comparison */
-    bench_batch_fn *batch;               /* work of nanoseconds, with nothing beside it */
-    bench_each_fn *each; /* work that needs something done before or after */
-    uint64_t n_calls;    /* each: calls of one sample; 0 = 1 */
+    bench_batch_fn *batch; /* work of nanoseconds, with nothing beside it */
+    bench_each_fn *each;   /* work that needs something done before or after */
+    uint64_t n_calls;      /* each: calls of one sample; 0 = 1 */
     void *context;
 };
 
@@ -137,6 +137,14 @@ BENCH_NODISCARD int bench_connect(struct bench *bench, struct kvw_client **clien
 static inline void bench_touch(const void *pointer)
 {
     __asm__ volatile("" : : "r"(pointer) : "memory");
+}
+
+/* Tell the CPU that this is a spin loop. */
+static inline void bench_pause(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
 }
 
 /* ------------------------------------------------------------- for main() -------- */

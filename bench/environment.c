@@ -96,6 +96,6 @@ void bench_environment_read(struct bench_environment *environment)
     if (getloadavg(environment->load, 3) != 3)
         memset(environment->load, 0, sizeof environment->load);
     if (gmtime_r(&now, &utc) != NULL)
-        (void)strftime(environment->date, sizeof environment->date, "%Y-%m-%dT%H:%M:%SZ",
-                       &utc);
+        (void)strftime(environment->date, sizeof environment->date,
+                       "%Y-%m-%dT%H:%M:%SZ", &utc);
 }

@@ -124,7 +124,8 @@ static int check_cases(int argc, char **argv)
     }
     for (int i = optind; i < argc; i++) {
         if (find_case(argv[i]) == NULL) {
-            fprintf(stderr, "kvwheel-bench: no case '%s'; --list shows them\n", argv[i]);
+            fprintf(stderr, "kvwheel-bench: no case '%s'; --list shows them\n",
+                    argv[i]);
             return -EINVAL;
         }
     }

@@ -32,9 +32,8 @@ static void print_result(const struct bench_result *result)
     print_time(result->max);
     printf(" %8" PRIu64 " %6" PRIu64, result->n, result->n_calls);
     for (uint32_t i = 0; i < result->n_ratios; i++)
-        printf("%s %.3f x %s (%.3f..%.3f)", i == 0 ? " " : ",",
-               result->ratio[i].median, result->ratio[i].to, result->ratio[i].low,
-               result->ratio[i].high);
+        printf("%s %.3f x %s (%.3f..%.3f)", i == 0 ? " " : ",", result->ratio[i].median,
+               result->ratio[i].to, result->ratio[i].low, result->ratio[i].high);
     printf("\n");
 }
 
@@ -68,8 +67,8 @@ static json_t *json_of_environment(const struct bench *bench,
                                    const struct bench_environment *environment)
 {
     return json_pack(
-        "{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:[f,f,f], s:s, s:s, s:s, s:f, s:I}", "cpu",
-        environment->cpu, "cores", (int)environment->n_cores, "kernel",
+        "{s:s, s:i, s:s, s:s, s:s, s:s, s:s, s:[f,f,f], s:s, s:s, s:s, s:f, s:I}",
+        "cpu", environment->cpu, "cores", (int)environment->n_cores, "kernel",
         environment->kernel, "governor", environment->governor, "huge_pages",
         environment->huge_pages, "huge_pages_shared", environment->huge_pages_shared,
         "clock_source", environment->clock_source, "load", environment->load[0],
@@ -92,12 +91,12 @@ static json_t *json_of_result(const struct bench_result *result)
         result->name_of_case, "group", result->group, "name", result->name, "unit",
         "ns", "n", (json_int_t)result->n, "calls", (json_int_t)result->n_calls, "p50",
         result->p50, "p99", result->p99, "min", result->min, "max", result->max);
-    json_t *first =
-        result->n_ratios > 0
-            ? json_of_ratio(&result->ratio[0])
-            : json_pack("{s:n, s:n, s:n, s:n}", "floor", "ratio", "ratio_low",
-                        "ratio_high");
-    int error = object == NULL || first == NULL || json_object_update(object, first) < 0;
+    json_t *first = result->n_ratios > 0
+                        ? json_of_ratio(&result->ratio[0])
+                        : json_pack("{s:n, s:n, s:n, s:n}", "floor", "ratio",
+                                    "ratio_low", "ratio_high");
+    int error =
+        object == NULL || first == NULL || json_object_update(object, first) < 0;
 
     for (uint32_t i = 0; i < result->n_ratios && error == 0; i++)
         error = json_array_append_new(ratios, json_of_ratio(&result->ratio[i]));

@@ -7,7 +7,8 @@
 #include "bench/environment.h"
 
 /** A table for each comparison. */
-void report_text(const struct bench *bench, const struct bench_environment *environment);
+void report_text(const struct bench *bench,
+                 const struct bench_environment *environment);
 
 /**
  * One JSON object: "environment", and "results", an array of {case, group, name, unit,

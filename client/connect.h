@@ -9,7 +9,8 @@
 
 #include "client/client.h"
 
-#define CONNECT_HELLO_MS 5000u /* for WELCOME to come */
+#define CONNECT_HELLO_MS \
+    7000u /* for WELCOME: a keeper may pause 5 s before it restarts */
 #define CONNECT_HANG_UP_MS \
     2000u                      /* of hang-ups in a row, and for a daemon to come back */
 #define CONNECT_STALE_MS 100u  /* a socket nobody listens on: its keeper is at work? */

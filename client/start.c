@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -95,9 +94,19 @@ struct spawn {
     int error;
 };
 
+/* A worker is often bound to a core (MPI does that); its node's daemon must not be. */
+static void unbind(void)
+{
+    unsigned char all[1024];
+
+    memset(all, 0xff, sizeof all);
+    (void)syscall(SYS_sched_setaffinity, 0, sizeof all, all);
+}
+
 /* Runs in the vfork child, on the parent's memory: what it writes here stays. */
 static __attribute__((noinline)) void spawn_run(struct spawn *spawn)
 {
+    unbind();
     spawn->error = posix_spawn(&spawn->pid, spawn->program, &spawn->actions,
                                &spawn->attributes, spawn->arguments, environ);
 }
@@ -158,15 +167,6 @@ static void spawn_fini(struct spawn *spawn)
     posix_spawnattr_destroy(&spawn->attributes);
 }
 
-/* A worker is often bound to a core (MPI does that); its node's daemon must not be. */
-static void unbind(pid_t pid)
-{
-    unsigned char all[1024];
-
-    memset(all, 0xff, sizeof all);
-    (void)syscall(SYS_sched_setaffinity, pid, sizeof all, all);
-}
-
 /* ------------------------------------------------------------ starting ---------- */
 
 static int make_folder(const char *socket_path)
@@ -220,8 +220,6 @@ static int run(struct start *start, char *const *arguments)
         return fail(-ENOEXEC, "cannot start %s: %s", start->program,
                     kvw_strerror(result));
     start->pidfd = (int)syscall(SYS_pidfd_open, spawn.pid, 0);
-    if (start->pidfd >= 0)
-        unbind(spawn.pid);
     return 0;
 }
 

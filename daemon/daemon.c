@@ -227,7 +227,7 @@ int daemon_run(const struct options *options)
         .lock_fd = -1,
         .spare_fd = -1,
         .accept_ns = NEVER_NS,
-        .keeper_socket = -1,
+        .keeper_socket = KEPT_SOCKET_FD,
         .keeper_pidfd = -1,
         .keeper_ns = NEVER_NS,
         .idle_ns = host_now_ns(),

@@ -287,8 +287,7 @@ int link_open(struct daemon *daemon, struct link_entry **entries)
     const struct kept_packet packet = {.kind = KEPT_LOAD};
 
     *entries = NULL;
-    daemon->keeper_socket = KEPT_SOCKET_FD;
-    if (fcntl(KEPT_SOCKET_FD, F_SETFD, FD_CLOEXEC) < 0)
+    if (fcntl(daemon->keeper_socket, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
     daemon->keeper_pidfd = peer_pidfd_open((uint32_t)getppid());
     watch(daemon);

@@ -211,6 +211,15 @@ attach() {
     fail "the worker has not attached: $(cat "$folder/worker")"
 }
 
+# Wait until a process that is no child of ours has ended.
+wait_gone() {
+    for _ in $(seq 500); do
+        kill -0 "$1" 2>/dev/null || return
+        read -rt 0.01 <> <(:)
+    done
+    fail "process $1 does not end: $(cat "$folder/worker")"
+}
+
 test_processes() {
     attach video 1
     expect 0 ls
@@ -238,9 +247,16 @@ test_restart() {
     local pid
     pid=$("$kvwheel" --json status | python3 -c 'import json, sys
 print(json.load(sys.stdin)["pid"])')
+    attach video 0
     kill -9 "$pid"
     expect 0 --json ls
     json '"video" in [c["name"] for c in v]'
+    expect 0 --json who video
+    json 'v[0]["rank"] == 0 and not v[0]["connected"]'
+    exec 9>&-
+    wait_gone $attached
+    expect 0 --json who video
+    json 'v == []'
     expect_status --json status
     json "v['restarts'] == 1 and v['pid'] != $pid"
 }
@@ -280,6 +296,16 @@ test_embedded() {
     expect 3 status
 }
 
+# A program that is bound to one CPU, as MPI does, starts a daemon that is not.
+test_unbound() {
+    local cpu pid
+    [ "$(nproc)" -gt 1 ] || return
+    cpu=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
+    pid=$(taskset -c "$cpu" "$worker")
+    [ "$(taskset -cp "$pid" | sed 's/.*: //')" != "$cpu" ] || fail "bound to CPU $cpu"
+    expect 0 stop
+}
+
 test_foreground() {
     "$kvwheel" start --foreground 2>"$folder/foreground" &
     local pid=$!
@@ -296,10 +322,8 @@ test_foreground() {
 }
 
 for test in help usage specs not_running wrong_socket start caches processes restart \
-    remove embedded foreground; do
-    start=$SECONDS
+    remove embedded unbound foreground; do
     "test_$test"
-    echo "$test: $((SECONDS - start)) s"
 done
 echo "$failures failures"
 [ $failures -eq 0 ]

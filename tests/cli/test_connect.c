@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/connect.h"
 #include "client/wire.h"
 #include "proto/layout.h"
 #include "tests/cli/fake.h"
@@ -191,8 +192,8 @@ Test(connect, has_a_deadline_for_welcome)
 
     cr_assert_eq(kvw_connect(fake.path, &client), -ETIMEDOUT);
 
-    cr_assert_geq(wire_now_ms() - start_ms, 4900);
-    cr_assert_lt(wire_now_ms() - start_ms, 9000);
+    cr_assert_geq(wire_now_ms() - start_ms, CONNECT_HELLO_MS);
+    cr_assert_lt(wire_now_ms() - start_ms, CONNECT_HELLO_MS + 3000);
     fake_fini(&fake);
 }
 

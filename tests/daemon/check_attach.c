@@ -67,7 +67,7 @@ Test(attach, create_attach_detach)
     cr_assert_eq(place.incarnation, 1);
     cr_assert_eq(place.was_dead, 0);
     cr_assert_eq(load_acquire(&seat_of(&place, 0)->state), KVW_SEAT_OWNED);
-    cr_assert_eq(load_relaxed(&seat_of(&place, 0)->pid), getpid());
+    cr_assert_eq(load_relaxed(&seat_of(&place, 0)->pid), (uint32_t)getpid());
     cr_assert_eq(load_relaxed(&seat_of(&place, 0)->owner), place.attachment);
     cr_assert_eq(ask_detach(client, place.attachment, &answer), 0);
     cr_assert_eq(load_acquire(&seat_of(&place, 0)->state), KVW_SEAT_FREE);
@@ -360,7 +360,7 @@ Test(attach, kick_kills_and_answers_when_it_is_dead)
 
     cr_assert_eq(raw_call(client, &request, &answer), 0);
     cr_assert_eq(answer.type, KVW_MESSAGE_KICKED);
-    cr_assert_eq(answer.kicked.pid, worker);
+    cr_assert_eq(answer.kicked.pid, (uint32_t)worker);
     cr_assert_eq(ask_attach(client, "a", 0, &place, &answer), 0);
     cr_assert_eq(place.was_dead, 1);
     cr_assert_eq(raw_call(client,

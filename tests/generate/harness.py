@@ -60,11 +60,11 @@ def python_with(module):
 
 def children(pid):
     found = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    except FileNotFoundError:
-        pass
+    for task in Path("/proc").glob(f"{pid}/task/*/children"):
+        try:
+            found += [int(child) for child in task.read_text().split()]
+        except OSError:  # the thread has ended
+            pass
     return found
 
 

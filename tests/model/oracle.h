@@ -183,6 +183,9 @@ void expect_error(struct expect *expect, int error);
 void expect_maybe(struct expect *expect, int error);
 bool expect_allows(const struct expect *expect, int result);
 
+bool oracle_is_in_scope(const struct oracle *oracle, const struct m_pin *pin,
+                        uint32_t rank, uint32_t lane, uint32_t group);
+
 /* Pins that the call goes over by its policy are marked revoked in `pins` when it is
  * applied. `begun` is what a success says. */
 void oracle_expect_begin(const struct oracle *oracle, uint32_t rank, uint32_t lane,

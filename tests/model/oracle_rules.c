@@ -136,10 +136,36 @@ static bool is_conflict(const struct oracle *oracle, uint32_t group, uint64_t ge
             low + oracle_ring_rows(oracle, group) < hi);
 }
 
-static bool is_in_scope(const struct m_pin *pin, uint32_t rank, uint32_t lane,
-                        uint32_t group)
+/* Ranks that share the rows of a ring share its slots: a pin on the rows of one of them
+ * concerns them all. */
+bool oracle_is_in_scope(const struct oracle *oracle, const struct m_pin *pin,
+                        uint32_t rank, uint32_t lane, uint32_t group)
 {
-    return pin->lane == lane && pin->group == group && (pin->ranks >> rank & 1) != 0;
+    const uint32_t row_parts = oracle->geometry->partition.row_parts;
+    const uint64_t of_ring = ((1ull << row_parts) - 1) << rank / row_parts * row_parts;
+
+    return pin->lane == lane && pin->group == group && (pin->ranks & of_ring) != 0;
+}
+
+/* A pin against a chunk: as a record, but rows of other ranks of the same ring may well be
+ * ahead of this rank's. */
+static bool is_pin_conflict(const struct oracle *oracle, const struct m_pin *pin,
+                            uint32_t rank, const struct m_group *at, uint64_t hi)
+{
+    uint64_t end = (pin->ranks >> rank & 1) != 0 ? pin->end : min_u64(pin->end, at->rows);
+
+    return is_conflict(oracle, pin->group, pin->generation, pin->low, end, at, hi);
+}
+
+/* Where rows are split, a rank that is behind has still to write rows from its T on: their
+ * slots are not free before it has. */
+static bool is_before_writer(const struct oracle *oracle, uint32_t group,
+                             const struct m_group *held, uint64_t hi)
+{
+    return oracle->geometry->partition.row_parts > 1 &&
+           max_u64(held->rows, oracle->geometry->group[group].sink_rows) +
+                   oracle_ring_rows(oracle, group) <
+               hi;
 }
 
 /* Records from the slowest rank's to one's own, and pins, against one item. */
@@ -158,20 +184,21 @@ static void expect_holders(const struct oracle *oracle, uint32_t rank, uint32_t 
          step < own->step; step++) {
         const struct m_group *held = &of->step[step].record.group[group];
         uint64_t low = oracle_low(oracle, group, held, 0);
-        if (is_conflict(oracle, group, held->generation, low, held->rows, at, hi)) {
+        if (is_conflict(oracle, group, held->generation, low, held->rows, at, hi) ||
+            is_before_writer(oracle, group, held, hi)) {
             bool is_certain = is_conflict(oracle, group, held->generation, low, held->rows,
-                                          at, hi_back);
+                                          at, hi_back) ||
+                              is_before_writer(oracle, group, held, hi_back);
             expect_laggards(oracle, lane, step, expect);
             expect->may_succeed = expect->may_succeed || !is_certain;
         }
     }
     for (uint32_t i = 0; i < n_pins; i++) {
         const struct m_pin *pin = &pins[i];
-        if (!is_in_scope(pin, rank, lane, group) ||
-            !is_conflict(oracle, group, pin->generation, pin->low, pin->end, at, hi))
+        if (!oracle_is_in_scope(oracle, pin, rank, lane, group) ||
+            !is_pin_conflict(oracle, pin, rank, at, hi))
             continue;
-        bool is_certain = is_conflict(oracle, group, pin->generation, pin->low, pin->end,
-                                      at, hi_back);
+        bool is_certain = is_pin_conflict(oracle, pin, rank, at, hi_back);
         if (policy == KVW_PIN_REVOKE && pin->seat != rank)
             continue;
         if (policy == KVW_PIN_REVOKE || !is_certain)
@@ -240,15 +267,17 @@ static void expect_no_divergence(const struct oracle *oracle, uint32_t lane, uin
 bool oracle_is_same(const struct m_board *board, const struct kvw_item *items,
                     uint32_t n_items)
 {
-    uint32_t n_same = 0;
+    uint32_t found = 0;
 
     if (!board->is_open || n_items != board->n_begun)
         return false;
     for (uint32_t i = 0; i < n_items; i++) {
-        for (uint32_t k = 0; k < n_items; k++)
-            n_same += memcmp(&items[i], &board->begun[k], sizeof items[i]) == 0;
+        for (uint32_t k = 0; k < n_items; k++) {
+            if (memcmp(&items[i], &board->begun[k], sizeof items[i]) == 0)
+                found |= 1u << k;
+        }
     }
-    return n_same == n_items;
+    return found == (1u << n_items) - 1;
 }
 
 void oracle_expect_begin(const struct oracle *oracle, uint32_t rank, uint32_t lane,
@@ -269,11 +298,13 @@ void oracle_expect_begin(const struct oracle *oracle, uint32_t rank, uint32_t la
     if (!is_valid)
         expect_error(expect, -EINVAL);
     expect_gate(oracle, rank, lane, expect);
-    for (uint32_t i = 0; i < n_items && is_valid; i++) {
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (items[i].group >= oracle->geometry->n_groups)
+            continue;
         const struct kvw_geometry_group *of = &oracle->geometry->group[items[i].group];
         const struct m_group *at =
             &oracle_record(oracle, lane, rank)->group[items[i].group];
-        bool is_ok = items[i].row == at->rows && items[i].n > 0 &&
+        bool is_ok = is_valid && items[i].row == at->rows && items[i].n > 0 &&
                      items[i].n <= of->chunk_rows_max;
         if (!is_ok)
             expect_error(expect, -EINVAL);
@@ -343,9 +374,8 @@ void oracle_begin(struct oracle *oracle, uint32_t rank, uint32_t lane,
         const struct m_group *at = &record->group[items[i].group];
         uint64_t hi = open_hi(oracle, board, at, &items[i], false);
         for (uint32_t k = 0; k < n_pins; k++) {
-            if (is_in_scope(&pins[k], rank, lane, items[i].group) &&
-                is_conflict(oracle, items[i].group, pins[k].generation, pins[k].low,
-                            pins[k].end, at, hi))
+            if (oracle_is_in_scope(oracle, &pins[k], rank, lane, items[i].group) &&
+                is_pin_conflict(oracle, &pins[k], rank, at, hi))
                 pins[k].is_revoked = true;
         }
         open->n = items[i].n;
@@ -596,7 +626,7 @@ static uint64_t busy_extent(const struct oracle *oracle, uint32_t rank, uint32_t
             busy |= ((1ull << at->kept[k].n) - 1) << at->kept[k].extent;
     }
     for (uint32_t i = 0; i < n_pins; i++) {
-        if (is_in_scope(&pins[i], rank, lane, group) && pins[i].keep_end > 0)
+        if (oracle_is_in_scope(oracle, &pins[i], rank, lane, group) && pins[i].keep_end > 0)
             busy |= ((1ull << (pins[i].keep_end - pins[i].keep_first)) - 1)
                     << pins[i].keep_first;
     }
@@ -632,12 +662,13 @@ static void expect_extent(const struct oracle *oracle, uint32_t rank, uint32_t l
             uint64_t place = ((1ull << peer->kept[k].n) - 1) << peer->kept[k].extent;
             if (peer->kept[k].first != item->row)
                 continue;
-            if ((busy & place) != 0) {
+            if ((busy & place) != 0)
                 expect_laggards(oracle, lane, own, expect);
-            } else if ((all_busy & place) != 0 && policy != KVW_PIN_REVOKE) {
+            else if ((all_busy & place) != 0 && policy != KVW_PIN_REVOKE)
                 expect_error(expect, -EBUSY);
-            }
         }
+        if (all_busy != busy)
+            expect_maybe(expect, -EBUSY);
         return;
     }
     if (!has_gap(own_busy, item->n, keep_rows))

@@ -449,8 +449,9 @@ bool player_step(struct player *player, uint32_t rank, uint32_t lane,
     see_extents(player, rank, lane, call, extent);
     for (uint32_t i = 0; i < call->n_items && call->kind == M_KEEP; i++) {
         for (uint32_t k = 0; k < n_pins; k++) {
-            if (pins[k].lane == lane && pins[k].group == call->item[i].group &&
-                (pins[k].ranks >> rank & 1) != 0 && pins[k].keep_first <
+            if (oracle_is_in_scope(&player->oracle, &pins[k], rank, lane,
+                                   call->item[i].group) &&
+                pins[k].keep_first <
                     extent[i] + call->item[i].n && extent[i] < pins[k].keep_end)
                 pins[k].is_revoked = true;
         }

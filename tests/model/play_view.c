@@ -304,7 +304,7 @@ static bool see_pin(struct player *player, const struct wanted *wanted, uint32_t
                                .keep_end = keep & UINT32_MAX};
     bool is_right = held->pin.lane == wanted->lane && held->pin.group == g &&
                     held->pin.generation == at->generation &&
-                    held->pin.ranks == wanted->ranks && held->pin.end <= at->rows;
+                    (held->pin.ranks & wanted->ranks) == wanted->ranks && held->pin.end <= at->rows;
     for (uint32_t i = 0; i < wanted->n_shown && is_right; i++) {
         const struct shown *shown = &wanted->shown[i];
         uint64_t extent = shown->slot - sink - oracle_ring_rows(&player->oracle, g);
@@ -444,11 +444,12 @@ bool player_release(struct player *player, struct held *held)
     const uint32_t g = geometry_group_of(oracle->geometry, held->layer);
     const uint64_t ring = oracle_ring_rows(oracle, g);
     const bool is_changed = digest_of(&held->view) != held->digest;
+    const struct m_pin scope = {.lane = held->lane, .group = g, .ranks = held->ranks};
     bool is_clean = true;
 
     for (uint32_t rank = 0; rank < oracle->geometry->n_ranks; rank++) {
         const struct m_board *board = &lane->board[rank];
-        if ((held->ranks >> rank & 1) == 0)
+        if (!oracle_is_in_scope(oracle, &scope, rank, held->lane, g))
             continue;
         uint64_t low = held->is_pinned ? held->pin.low : held->low;
         if (lane->step[board->step].rewinds[rank] != held->rewinds[rank] ||

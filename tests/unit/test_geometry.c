@@ -216,7 +216,7 @@ Test(geometry, split_rows_in_more_pieces_than_a_view_has_are_refused)
     cr_assert_eq(geometry_check(&geometry, &refusal), -EINVAL);
     cr_assert_eq(refusal.need, (200 + 3 + 3) / 2 + 20);
     cr_assert_eq(refusal.have, 64);
-    geometry.partition.row_block = 2;
+    geometry.partition.row_block = 4;
     cr_assert_eq(geometry_check(&geometry, &refusal), 0, "%s", refusal.text);
 }
 

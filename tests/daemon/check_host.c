@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hosts that forbid things, old kernels, odd machines, other users. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/daemon/raw.h"
+
+enum { JOB = 0, TTL = 1, KEEP = 2 };
+
+#define NOBODY 65534
+
+static struct rig rig;
+static struct kvw_message answer;
+
+static void teardown(void)
+{
+    if (rig.started != 0)
+        rig_stop(&rig);
+}
+
+TestSuite(host, .fini = teardown, .timeout = 30);
+
+/* A call fails from now on, in this process and in what it starts, if an argument has
+ * the relation (BPF_JEQ, BPF_JSET, BPF_JGE) to a value. */
+static void forbid(uint32_t number, uint32_t argument, uint16_t relation,
+                   uint32_t value, uint32_t error)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+                 (uint32_t)offsetof(struct seccomp_data, args) + 8 * argument),
+        BPF_JUMP((uint16_t)(BPF_JMP | BPF_K | relation), value, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof code / sizeof code[0], .filter = code};
+
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+static int create(int fd, const char *name, uint32_t mode)
+{
+    struct kvw_geometry geometry = small_geometry(8);
+    struct kvw_message request = {.type = KVW_MESSAGE_CREATE,
+                                  .create = {.lifetime = KEEP,
+                                             .mode = mode,
+                                             .geometry = (const uint8_t *)&geometry,
+                                             .geometry_bytes = sizeof geometry}};
+
+    (void)snprintf(request.create.name, sizeof request.create.name, "%s", name);
+    return raw_call(fd, &request, &answer);
+}
+
+Test(host, forbidden_io_uring_is_said_in_words)
+{
+    char text[1024];
+
+    forbid(SYS_io_uring_setup, 0, BPF_JGE, 0, EPERM);
+
+    cr_assert_eq(rig_run("/tmp/kvw-test-forbidden.sock", text, sizeof text), 5, "%s",
+                 text);
+    cr_assert_not_null(strstr(text, "io_uring is forbidden here"), "%s", text);
+    cr_assert_not_null(strstr(text, "seccomp"), "%s", text);
+    unlink("/tmp/kvw-test-forbidden.sock.lock");
+}
+
+static bool rank_0_is_dead(void *context)
+{
+    const struct place *place = context;
+
+    return load_acquire(&seat_of(place, 0)->state) == KVW_SEAT_DEAD;
+}
+
+Test(host, older_kernel_knows_peers_by_pid_and_start_time)
+{
+    struct place place;
+
+    forbid(SYS_getsockopt, 2, BPF_JEQ, 77, ENOPROTOOPT); /* SO_PEERPIDFD */
+    forbid(SYS_memfd_create, 1, BPF_JSET, 8, EINVAL);    /* MFD_NOEXEC_SEAL */
+    rig_start(&rig, NULL);
+    int fd = raw_open(&rig);
+
+    cr_assert_eq(ask_status(fd, &answer), 0);
+    cr_assert_not_null(strstr(answer.status_is.degraded, "SO_PEERPIDFD"));
+    cr_assert_eq(create(fd, "a", 0600), 0, "%s", answer.refused.text);
+    pid_t worker = worker_start(&rig, "a", 0, false);
+    cr_assert_gt(worker, 0);
+    cr_assert_eq(ask_attach(fd, "a", 1, &place, &answer), 0);
+    worker_kill(worker);
+    cr_assert(wait_until(rank_0_is_dead, &place));
+    place_close(&place);
+    close(fd);
+}
+
+Test(host, another_machines_topology_is_not_believed)
+{
+    setenv("HWLOC_SYNTHETIC", "numa:2 core:2 pu:1", 1);
+    rig_start(&rig, NULL);
+    int fd = raw_open(&rig);
+
+    cr_assert_eq(create(fd, "a", 0600), 0);
+
+    cr_assert_eq(ask_status(fd, &answer), 0);
+    cr_assert_not_null(strstr(answer.status_is.degraded, "another machine's topology"),
+                       "%s", answer.status_is.degraded);
+    cr_assert_eq(ask_stat(fd, "a", &answer), 0);
+    cr_assert_eq(answer.stated.misplaced_pages, 0);
+    close(fd);
+}
+
+Test(host, refused_binding_degrades_and_is_counted)
+{
+    struct stat status;
+
+    if (stat("/sys/devices/system/node/node1", &status) == 0)
+        cr_skip_test("this machine has a second NUMA node");
+    /* A node that is not there cannot be bound to. */
+    setenv("HWLOC_SYNTHETIC", "numa:2 core:2 pu:1", 1);
+    setenv("HWLOC_THISSYSTEM", "1", 1);
+    rig_start(&rig, NULL);
+    int fd = raw_open(&rig);
+
+    cr_assert_eq(create(fd, "a", 0600), 0);
+
+    cr_assert_eq(ask_status(fd, &answer), 0);
+    cr_assert_not_null(
+        strstr(answer.status_is.degraded, "binding to a node is refused"), "%s",
+        answer.status_is.degraded);
+    cr_assert_eq(ask_stat(fd, "a", &answer), 0);
+    cr_assert_gt(answer.stated.misplaced_pages, 0);
+    close(fd);
+}
+
+/* What another user may do: one bit of the exit code each. */
+enum {
+    ATTACHED_PRIVATE = 1,
+    WROTE_READABLE = 2,
+    COULD_NOT_READ = 4,
+    REOPENED_FOR_WRITING = 8,
+    REMOVED = 16,
+    STOPPED = 32,
+    COULD_NOT_CREATE = 64,
+};
+
+static int try_reopen(int fd)
+{
+    char path[64];
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static int be_nobody(void)
+{
+    struct kvw_message shutdown = {.type = KVW_MESSAGE_SHUTDOWN,
+                                   .shutdown = {.is_forced = 1}};
+    struct place place;
+    int result = 0;
+
+    if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0)
+        return 255;
+    int fd = raw_open(&rig);
+    if (ask_attach(fd, "private", 0, &place, &answer) != -EACCES ||
+        ask_attach(fd, "private", KVW_RANK_READER, &place, &answer) != -EACCES)
+        result |= ATTACHED_PRIVATE;
+    if (ask_attach(fd, "readable", 0, &place, &answer) != -EACCES)
+        result |= WROTE_READABLE;
+    if (ask_attach(fd, "readable", KVW_RANK_READER, &place, &answer) != 0)
+        result |= COULD_NOT_READ;
+    else if (try_reopen(place.fds[0]) >= 0 || try_reopen(place.fds[2]) >= 0)
+        result |= REOPENED_FOR_WRITING;
+    if (ask_remove(fd, "readable", true, &answer) != -EACCES)
+        result |= REMOVED;
+    if (raw_call(fd, &shutdown, &answer) != -EACCES)
+        result |= STOPPED;
+    if (create(fd, "mine", 0600) != 0)
+        result |= COULD_NOT_CREATE;
+    return result;
+}
+
+Test(host, other_users_get_what_the_mode_gives)
+{
+    int status;
+
+    if (getuid() != 0)
+        cr_skip_test("needs root to become another user");
+    rig_start(&rig, NULL);
+    int fd = raw_open(&rig);
+    cr_assert_eq(chmod(rig.directory, 0755), 0);
+    cr_assert_eq(create(fd, "private", 0600), 0);
+    cr_assert_eq(create(fd, "readable", 0644), 0);
+
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(be_nobody());
+    cr_assert_eq(waitpid(pid, &status, 0), pid);
+
+    cr_assert(WIFEXITED(status));
+    cr_assert_eq(WEXITSTATUS(status), 0, "bits %x", (unsigned)WEXITSTATUS(status));
+    cr_assert_eq(ask_stat(fd, "mine", &answer), 0);
+    cr_assert_eq(answer.stated.uid, NOBODY);
+    cr_assert_eq(create(fd, "mine", 0600), -EEXIST);
+    cr_assert_not_null(strstr(answer.refused.text, "belongs to user 65534"));
+    close(fd);
+}
