@@ -14,6 +14,8 @@
 
 #define FLAT_BYTES ((size_t)LOCAL_RING_ROWS * LOCAL_LAYERS * 2 * LOCAL_PLANE_BYTES)
 
+#define CHUNKS_PER_ROUND 4
+
 struct update {
     struct local *local;
     bool is_again; /* the row was written just before */
@@ -83,8 +85,8 @@ typedef int layer_fn(const struct update *update, struct kvw_layer layer,
                      struct bench_samples *samples);
 
 /* One chunk through all layers: 32 samples. */
-static int roll(const struct update *update, layer_fn *measure,
-                struct bench_samples *samples)
+static int roll_once(const struct update *update, layer_fn *measure,
+                     struct bench_samples *samples)
 {
     struct local *local = update->local;
 
@@ -99,6 +101,16 @@ static int roll(const struct update *update, layer_fn *measure,
             error = measure(update, layer, samples);
     }
     return error == 0 ? local_commit(local) : error;
+}
+
+static int roll(const struct update *update, layer_fn *measure,
+                struct bench_samples *samples)
+{
+    int error = 0;
+
+    for (int i = 0; i < CHUNKS_PER_ROUND && error == 0; i++)
+        error = roll_once(update, measure, samples);
+    return error;
 }
 
 static int roll_update(void *context, struct bench_samples *samples)

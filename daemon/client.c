@@ -202,7 +202,9 @@ void client_accepted(struct daemon *daemon, const struct ring_event *event)
     bool is_out = event->result == -EMFILE || event->result == -ENFILE ||
                   event->result == -ENOMEM || event->result == -ENOBUFS;
 
-    if (event->result >= 0)
+    if (event->result >= 0 && daemon->is_stopping)
+        close(event->result);
+    else if (event->result >= 0)
         welcome(daemon, event->result);
     else if (is_out)
         shed(daemon);

@@ -229,13 +229,13 @@ int daemon_run(const struct options *options)
         .accept_ns = NEVER_NS,
         .keeper_socket = KEPT_SOCKET_FD,
         .keeper_pidfd = -1,
-        .keeper_ns = NEVER_NS,
         .idle_ns = host_now_ns(),
     };
     host_random(&daemon->epoch, sizeof daemon->epoch);
     daemon->signals = open_signals();
     daemon->own_pidfd = peer_pidfd_open((uint32_t)getpid());
-    daemon->is_unprotected = host_protect_from_oom() != 0;
+    if (host_protect_from_oom() != 0)
+        log_line(&daemon->log, LOG_DEBUG, "not protected from the OOM killer");
     host_raise_descriptor_limit();
 
     daemon->exit_code = begin(daemon);

@@ -178,7 +178,7 @@ struct daemon {
     uint32_t keeper_pid;
     uint32_t keeper_generation; /* of its hang-up poll */
     struct backoff keeper_starts;
-    uint64_t keeper_ns; /* when the next one is due, while there is none */
+    uint64_t keeper_ns; /* while there is none: when the next one may be started */
 
     uint32_t generation; /* of the next slot that is filled */
     uint64_t last_cache_id;
@@ -195,7 +195,6 @@ struct daemon {
     int exit_code;
     uint64_t stop_ns; /* while stopping: when unsent answers are given up */
     bool has_peerpidfd;
-    bool is_unprotected; /* the OOM killer may take us */
 };
 
 /**

@@ -6,6 +6,7 @@
 #include "daemon/keeper.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -278,6 +279,8 @@ int keeper_run(const struct options *options, int listen_fd, int lock_fd)
     if (options->role == ROLE_KEEP) {
         keeper.socket = KEPT_SOCKET_FD;
         keeper.daemon_fd = KEPT_DAEMON_FD;
+        (void)fcntl(keeper.socket, F_SETFD, FD_CLOEXEC);
+        (void)fcntl(keeper.daemon_fd, F_SETFD, FD_CLOEXEC);
     } else {
         /* A table of two of KEPT_ENTRIES_MAX: this cannot fail. */
         KVW_CHECK(entry_put(&keeper, "listen", &listen_fd, 1) == 0);

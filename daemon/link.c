@@ -64,9 +64,9 @@ static int call(struct daemon *daemon, enum kept_kind kind, const char *name, in
 
     memcpy(packet.name, name, strnlen(name, KEPT_NAME_MAX));
     int error = kept_send(daemon->keeper_socket, &packet, fds, n_fds);
-    if (error == 0)
-        error =
-            kept_receive(daemon->keeper_socket, &packet, unexpected, &n_unexpected, 0);
+    if (error != 0)
+        return error == -EAGAIN ? -EPIPE : error;
+    error = kept_receive(daemon->keeper_socket, &packet, unexpected, &n_unexpected, 0);
     if (error != 0 || packet.kind != KEPT_DONE)
         return -EPIPE;
     return packet.value;
@@ -131,8 +131,7 @@ static int replace(struct daemon *daemon)
     struct spawned spawned;
     uint64_t now_ns = host_now_ns();
 
-    if (daemon->is_stopping ||
-        (daemon->keeper_ns != NEVER_NS && now_ns < daemon->keeper_ns))
+    if (daemon->is_stopping || now_ns < daemon->keeper_ns)
         return -EAGAIN;
     daemon->keeper_ns = now_ns + backoff_delay_ns(&daemon->keeper_starts, now_ns);
     int error = spawn_role(daemon->options, ROLE_KEEP, daemon->options->n_restarts,
@@ -154,7 +153,6 @@ static int replace(struct daemon *daemon)
     }
     log_line(&daemon->log, LOG_WARN, "keeper replaced pid %u caches %u attachments %u",
              daemon->keeper_pid, daemon->n_caches, daemon->n_attachments);
-    daemon->keeper_ns = NEVER_NS;
     return 0;
 }
 
@@ -289,10 +287,16 @@ int link_open(struct daemon *daemon, struct link_entry **entries)
     *entries = NULL;
     if (fcntl(daemon->keeper_socket, F_SETFD, FD_CLOEXEC) < 0)
         return -errno;
-    daemon->keeper_pidfd = peer_pidfd_open((uint32_t)getppid());
     watch(daemon);
     int result = kept_send(daemon->keeper_socket, &packet, NULL, 0);
     for (uint32_t i = 0; result == 0 && i <= KEPT_ENTRIES_MAX; i++)
         result = load_entry(daemon, entries);
-    return result == 1 ? 0 : result == 0 ? -EPROTO : result;
+    if (result != 1)
+        return result == 0 ? -EPROTO : result;
+    /* Our parent, unless it has died and another process has adopted us. */
+    if ((uint32_t)getppid() == daemon->keeper_pid)
+        daemon->keeper_pidfd = peer_pidfd_open(daemon->keeper_pid);
+    if ((uint32_t)getppid() != daemon->keeper_pid)
+        kvw_fd_cleanup(&daemon->keeper_pidfd);
+    return 0;
 }

@@ -146,12 +146,11 @@ static void describe_degraded(const struct daemon *daemon, char text[256])
 {
     const char *placement = placement_degraded(daemon->placement);
 
-    (void)snprintf(text, 256, "%s%s%s%s",
+    (void)snprintf(text, 256, "%s%s%s",
                    daemon->has_peerpidfd
                        ? ""
                        : "no SO_PEERPIDFD before Linux 6.5: peers are known by pid and "
                          "start time; ",
-                   daemon->is_unprotected ? "not protected from the OOM killer; " : "",
                    daemon->keeper_socket < 0 ? "no keeper; " : "", placement);
     size_t length = strnlen(text, 255);
     if (length >= 2 && text[length - 2] == ';')

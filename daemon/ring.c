@@ -197,8 +197,11 @@ uint32_t ring_wait(struct ring *ring, uint64_t timeout_ns, struct ring_event *ev
     unsigned head;
     uint32_t n_events = 0;
 
-    (void)io_uring_submit_and_wait_timeout(
+    int result = io_uring_submit_and_wait_timeout(
         &ring->uring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &timeout, NULL);
+    /* Anything else would be a loop that never waits. */
+    KVW_CHECK(result >= 0 || result == -ETIME || result == -EINTR ||
+              result == -EAGAIN || result == -EBUSY);
     io_uring_for_each_cqe(&ring->uring, head, cqe)
     {
         if (n_events == n_max)

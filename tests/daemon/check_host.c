@@ -70,11 +70,11 @@ Test(host, forbidden_io_uring_is_said_in_words)
 
     forbid(SYS_io_uring_setup, 0, BPF_JGE, 0, EPERM);
 
-    cr_assert_eq(rig_run("/tmp/kvw-test-forbidden.sock", text, sizeof text), 5, "%s",
-                 text);
+    cr_assert_eq(rig_run("/tmp/kvwheeld-test-forbidden.sock", text, sizeof text), 5,
+                 "%s", text);
     cr_assert_not_null(strstr(text, "io_uring is forbidden here"), "%s", text);
     cr_assert_not_null(strstr(text, "seccomp"), "%s", text);
-    unlink("/tmp/kvw-test-forbidden.sock.lock");
+    unlink("/tmp/kvwheeld-test-forbidden.sock.lock");
 }
 
 static bool rank_0_is_dead(void *context)

@@ -314,3 +314,34 @@ Test(restart, daemon_that_dies_often_is_still_started)
     cr_assert_eq(status().n_restarts, 6);
     cr_assert_eq(ask_stat(client, "a", &answer), 0);
 }
+
+Test(restart, stopped_keeper_is_replaced)
+{
+    struct place place;
+
+    create("a", KEEP);
+    uint32_t keeper = status().keeper_pid;
+    cr_assert_eq(kill((pid_t)keeper, SIGSTOP), 0);
+
+    /* Its answer does not come; two seconds later it is as good as dead. */
+    cr_assert_eq(ask_attach(client, "a", 0, &place, &answer), 0, "%s",
+                 answer.refused.text);
+
+    cr_assert_neq(status().keeper_pid, keeper);
+    (void)kill_daemon();
+    cr_assert_eq(status().n_attachments, 1);
+    place_close(&place);
+}
+
+Test(restart, keepers_that_die_often_are_replaced_ever_more_slowly)
+{
+    create("a", KEEP);
+
+    uint64_t begin_ns = now_ns();
+    for (int i = 0; i < 7; i++)
+        kill_keeper();
+
+    cr_assert_geq(now_ns() - begin_ns, 100000000ull);
+    (void)kill_daemon();
+    cr_assert_eq(ask_stat(client, "a", &answer), 0);
+}

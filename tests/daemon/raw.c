@@ -75,7 +75,7 @@ static void become_daemon(const char *socket, const char *log,
 
 void rig_start(struct rig *rig, const char *const *options)
 {
-    (void)snprintf(rig->directory, sizeof rig->directory, "/tmp/kvw-test-XXXXXX");
+    (void)snprintf(rig->directory, sizeof rig->directory, "/tmp/kvwheeld-test-XXXXXX");
     if (mkdtemp(rig->directory) == NULL)
         die("mkdtemp");
     (void)snprintf(rig->socket, sizeof rig->socket, "%s/d.sock", rig->directory);
@@ -161,7 +161,7 @@ void rig_stop(struct rig *rig)
 
 int rig_run(const char *socket, char *text, size_t text_bytes)
 {
-    char log[] = "/tmp/kvw-run-XXXXXX";
+    char log[] = "/tmp/kvwheeld-run-XXXXXX";
     int status;
 
     int log_fd = mkstemp(log);
