@@ -14,6 +14,7 @@
 
 #include "client/board.h"
 #include "client/client.h"
+#include "client/mirror.h"
 #include "client/pin.h"
 #include "client/spec.h"
 #include "client/step.h"
@@ -273,13 +274,16 @@ int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
     if (error != 0)
         error = fail(error, "attach '%s': mapping its segments: %s", name,
                      strerror(-error));
-    for (int i = 0; i < 3; i++)
-        close(fds[i]);
     if (error == 0)
         error = cache_new(segments.base[0], segments.n_bytes[0], segments.base[1],
                           segments.n_bytes[1], segments.base[2], segments.n_bytes[2],
                           rank, answer.attached.slot, &cache);
+    if (error == 0)
+        error = mirror_map(cache, fds[2]);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
     if (error != 0) {
+        cache_free(cache);
         unmap_segments(&segments);
         tell_detached(client, answer.attached.attachment);
         return error;
@@ -313,6 +317,7 @@ void kvw_detach(struct kvw_cache *cache)
             break;
         }
     }
+    mirror_unmap(cache);
     cache_free(cache);
     unmap_segments(&segments);
     tell_detached(client, attachment);

@@ -37,6 +37,18 @@ struct layer_place {
     bool is_held; /* by this rank: at least one head of it */
 };
 
+/* A contiguous group as this process has it mapped: for each layer, plane, lane and
+ * head that it holds the sink, the ring, the ring again, the keep extent. */
+struct mirror {
+    char *base; /* NULL = none */
+    uint64_t n_bytes;
+    uint64_t layer_bytes;
+    struct kvw_interval layers; /* in the group */
+    struct kvw_interval lanes;
+    uint64_t plane_offset[KVW_PLANES_MAX]; /* of slot 0 of the first head */
+    uint64_t head_bytes[KVW_PLANES_MAX];
+};
+
 struct kvw_cache {
     struct kvw_cache *next;    /* of the same client */
     struct kvw_client *client; /* NULL: mapped by a test, no daemon */
@@ -61,9 +73,10 @@ struct kvw_cache {
     struct layer_place *layers;
     struct kvw_interval heads[KVW_GROUPS_MAX]; /* of this rank; a reader: all */
     uint32_t row_part;                         /* UINT32_MAX: rows of all parts */
-    struct record *scratch;                    /* the next record, while it is made */
-    struct record *peer;                       /* a peer's, while it is compared */
-    uint64_t pins_used;                        /* bit i: pin i is held */
+    struct mirror mirror[KVW_GROUPS_MAX];
+    struct record *scratch; /* the next record, while it is made */
+    struct record *peer;    /* a peer's, while it is compared */
+    uint64_t pins_used;     /* bit i: pin i is held */
 };
 
 /**

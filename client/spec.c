@@ -227,6 +227,8 @@ static int convert_group(const struct kvw_spec_group *from, uint32_t layer_first
         error = narrow(from, "window kind", from->window_kind, &to->kind);
     if (error == 0)
         error = narrow(from, "position rule", from->positions, &to->positions);
+    if (error == 0)
+        error = narrow(from, "is_contiguous", from->is_contiguous, &to->is_contiguous);
     for (uint32_t p = 0; p < from->n_planes && error == 0; p++)
         error = convert_plane(from, p, &to->plane[p]);
     return error;
@@ -300,6 +302,7 @@ static void group_from_geometry(const struct kvw_geometry_group *from,
     to->policy = from->policy;
     to->window_kind = from->kind;
     to->positions = from->positions;
+    to->is_contiguous = from->is_contiguous;
     to->n_planes = from->n_planes;
     for (uint32_t p = 0; p < from->n_planes; p++) {
         memcpy(to->plane[p].name, from->plane[p].name, sizeof to->plane[p].name);

@@ -12,6 +12,7 @@
 
 #include "client/client.h"
 #include "client/cut.h"
+#include "client/mirror.h"
 #include "client/pin.h"
 #include "client/step.h"
 #include "proto/base/align.h"
@@ -71,6 +72,8 @@ static void describe_view(const struct kvw_cache *cache, const struct viewing *v
                           const struct cut *cut, struct kvw_view *view)
 {
     const struct kvw_geometry_group *group = &cache->geometry.group[viewing->group];
+    const bool is_mirrored = mirror_planes(cache, viewing->layer, viewing->lane,
+                                           viewing->heads, view->plane) != 0;
     const struct kvw_showing showing = {
         .group = group,
         .partition = &cache->geometry.partition,
@@ -80,6 +83,7 @@ static void describe_view(const struct kvw_cache *cache, const struct viewing *v
         .open = viewing->open,
         .written = viewing->written,
         .row_part = viewing->row_part,
+        .is_mirrored = is_mirrored,
     };
     struct kvw_run runs[KVW_PIECES_MAX];
 
@@ -97,8 +101,9 @@ static void describe_view(const struct kvw_cache *cache, const struct viewing *v
     view->n_heads = viewing->heads.end - viewing->heads.begin;
     view->hold_rewinds = cut->rewinds;
     view->ranks = viewing->ranks;
-    cache_planes(cache, viewing->layer, viewing->lane, viewing->heads.begin,
-                 view->plane);
+    if (!is_mirrored)
+        cache_planes(cache, viewing->layer, viewing->lane, viewing->heads.begin,
+                     view->plane);
     view->n_pieces = rules_show(&showing, runs);
     view->n_rows = 0;
     for (uint32_t i = 0; i < view->n_pieces; i++) {

@@ -134,7 +134,7 @@ static int same_group(const char *cache, const struct kvw_geometry_group *a,
         NUMBER(window_rows), NUMBER(sink_rows),    NUMBER(chunk_rows_max),
         NUMBER(keep_rows),   NUMBER(slack_chunks), NUMBER(n_layers),
         NUMBER(n_heads),     NUMBER(n_planes),     NUMBER(policy),
-        NUMBER(kind),        NUMBER(positions)};
+        NUMBER(kind),        NUMBER(positions),    NUMBER(is_contiguous)};
     char where[64];
     const struct number *number =
         first_difference(numbers, sizeof numbers / sizeof numbers[0]);

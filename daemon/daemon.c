@@ -176,7 +176,7 @@ static int begin(struct daemon *daemon)
 }
 
 /* Workers learn that their caches are gone; their memory goes with the last mapping. */
-static void end(struct daemon *daemon)
+static void announce_end(struct daemon *daemon)
 {
     uint32_t n_caches = daemon->n_caches;
 
@@ -189,7 +189,6 @@ static void end(struct daemon *daemon)
         if (daemon->caches[i] != NULL && daemon->caches[i]->state == CACHE_READY)
             cache_announce_removed(daemon->caches[i]);
     }
-    link_stop(daemon, daemon->exit_code);
 }
 
 /* The rest goes with the process: it holds no state that must be written. */
@@ -239,9 +238,11 @@ int daemon_run(const struct options *options)
     host_raise_descriptor_limit();
 
     daemon->exit_code = begin(daemon);
-    if (daemon->exit_code == EXIT_CODE_OK)
+    if (daemon->exit_code == EXIT_CODE_OK) {
         serve(daemon);
-    end(daemon);
+        announce_end(daemon);
+    }
+    link_stop(daemon, daemon->exit_code);
     free_all(daemon);
     return daemon->exit_code;
 }

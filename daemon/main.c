@@ -3,6 +3,7 @@
  * kvwheeld. One program, two processes: the one that is started becomes the keeper,
  * which starts the daemon; each starts the other again when it dies.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -29,6 +30,9 @@ static int start(const struct options *options)
     int listen_fd;
     int lock_fd;
 
+    /* What the starter left open (pipes, sockets, locks) would live as long as we do.
+     */
+    (void)close_range(STDERR_FILENO + 1, UINT_MAX, 0);
     int code = start_up(options, &listen_fd, &lock_fd, &refusal);
     if (code != 0) {
         fprintf(stderr, "kvwheeld: %s\n", refusal.text);

@@ -43,11 +43,27 @@ uint32_t geometry_elem_bytes(uint8_t type)
     }
 }
 
+/* Least number of rows whose bytes are whole pages in every plane: a power of two. */
+static uint64_t rows_of_whole_pages(const struct kvw_geometry_group *group)
+{
+    uint64_t rows = 1;
+    for (uint32_t p = 0; p < group->n_planes; p++) {
+        const uint64_t row_bytes =
+            (uint64_t)group->plane[p].elems * geometry_elem_bytes(group->plane[p].type);
+        const uint64_t power = row_bytes & (~row_bytes + 1); /* that divides it */
+        if (power < KVW_PAGE)
+            rows = max_u64(rows, KVW_PAGE / power);
+    }
+    return rows;
+}
+
 uint64_t geometry_ring_rows(const struct kvw_geometry_group *group)
 {
     uint64_t rows = group->window_rows - group->sink_rows;
     if (group->policy == KVW_GEOMETRY_ROLL)
         rows += group->slack_chunks * group->chunk_rows_max;
+    if (group->is_contiguous)
+        rows = align_up(rows, rows_of_whole_pages(group));
     return rows;
 }
 
@@ -235,9 +251,9 @@ static int check_group(const struct kvw_geometry *geometry, uint32_t g,
         (group->kind != KVW_GEOMETRY_CHUNK && group->kind != KVW_GEOMETRY_ROW) ||
         (group->positions != KVW_GEOMETRY_ABSOLUTE &&
          group->positions != KVW_GEOMETRY_WINDOW) ||
-        !all_zero(group->reserved, sizeof group->reserved))
+        group->is_contiguous > 1 || !all_zero(group->reserved, sizeof group->reserved))
         return refuse(refusal, -EINVAL, 2, group->policy,
-                      "group '%s': unknown policy, window kind or position rule",
+                      "group '%s': unknown policy, window kind, position rule or flag",
                       group->name);
     if (group->n_heads == 0 || group->n_heads > KVW_HEADS_MAX)
         return refuse(refusal, bound_error(group->n_heads), KVW_HEADS_MAX,
@@ -248,10 +264,10 @@ static int check_group(const struct kvw_geometry *geometry, uint32_t g,
                       group->n_planes, "group '%s': planes: need 1 to %u, have %u",
                       group->name, KVW_PLANES_MAX, group->n_planes);
     int error = check_group_layers(geometry, g, refusal);
-    if (error == 0)
-        error = check_window(group, refusal);
     for (uint32_t p = 0; p < group->n_planes && error == 0; p++)
         error = check_plane(group, p, refusal);
+    if (error == 0)
+        error = check_window(group, refusal); /* a contiguous ring depends on planes */
     if (error == 0 && !all_zero(&group->plane[group->n_planes],
                                 (KVW_PLANES_MAX - group->n_planes) *
                                     sizeof(struct kvw_geometry_plane)))
@@ -304,6 +320,12 @@ static int check_pieces(const struct kvw_geometry *geometry,
     uint64_t period = (uint64_t)partition->row_block * partition->row_parts;
     for (uint32_t g = 0; g < geometry->n_groups; g++) {
         const struct kvw_geometry_group *group = &geometry->group[g];
+        if (group->is_contiguous)
+            return refuse(
+                refusal, -EINVAL, 1, partition->row_parts,
+                "group '%s': a contiguous group cannot be split by rows: need 1 "
+                "row part, have %u",
+                group->name, partition->row_parts);
         uint64_t shown = group->window_rows + group->chunk_rows_max + group->keep_rows;
         /* Beside whole blocks: cut ones at the ends of sink, window, chunk and of each
          * kept range, and at the wrap. */

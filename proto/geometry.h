@@ -69,10 +69,11 @@ struct kvw_geometry_group {
     uint32_t layer_first; /* of its layers in kvw_geometry.model_layer */
     uint32_t n_heads;
     uint32_t n_planes;
-    uint8_t policy;    /* enum kvw_geometry_policy */
-    uint8_t kind;      /* enum kvw_geometry_kind */
-    uint8_t positions; /* enum kvw_geometry_positions */
-    uint8_t reserved[9];
+    uint8_t policy;        /* enum kvw_geometry_policy */
+    uint8_t kind;          /* enum kvw_geometry_kind */
+    uint8_t positions;     /* enum kvw_geometry_positions */
+    uint8_t is_contiguous; /* 0 or 1: the ring is mapped twice in a row */
+    uint8_t reserved[8];
     char name[KVW_SHORT_NAME_MAX + 1];
     struct kvw_geometry_plane plane[KVW_PLANES_MAX];
 };
@@ -136,7 +137,8 @@ uint32_t geometry_elem_bytes(uint8_t type);
 /** Rows that one layer and head holds: the sink, the ring, the keep extent. */
 uint64_t geometry_rows(const struct kvw_geometry_group *group);
 
-/** Rows of the ring, C: (W - S) + slack_chunks x chunk_rows_max, or W - S for refuse.
+/** Rows of the ring, C: (W - S) + slack_chunks x chunk_rows_max, or W - S for refuse;
+ * for a contiguous group rounded up until each plane's ring is whole pages: more slack.
  */
 uint64_t geometry_ring_rows(const struct kvw_geometry_group *group);
 

@@ -66,14 +66,21 @@ static bool place_group(const struct kvw_geometry *geometry, uint32_t g,
     placed->rows = geometry_rows(group);
     for (uint32_t p = 0; p < group->n_planes; p++) {
         struct kvw_layout_plane *plane = &placed->plane[p];
+        const uint64_t alignment = group->is_contiguous ? KVW_PAGE : KVW_CACHELINE;
         uint64_t bytes;
 
-        plane->offset = layer_bytes;
         plane->row_bytes =
             (uint64_t)group->plane[p].elems * geometry_elem_bytes(group->plane[p].type);
         if (!mul_fits(placed->rows, plane->row_bytes, &bytes) || bytes > KVW_BYTES_MAX)
             return false;
-        plane->head_bytes = align_up(bytes, KVW_CACHELINE);
+        /* The sink ends, and so the ring begins, with a page. */
+        const uint64_t lead_bytes =
+            group->is_contiguous
+                ? (KVW_PAGE - group->sink_rows * plane->row_bytes % KVW_PAGE) % KVW_PAGE
+                : 0;
+        layer_bytes = align_up(layer_bytes, alignment);
+        plane->offset = layer_bytes + lead_bytes;
+        plane->head_bytes = align_up(lead_bytes + bytes, alignment);
         if (!mul_fits(plane->head_bytes, group->n_heads, &bytes) ||
             bytes > KVW_BYTES_MAX)
             return false;

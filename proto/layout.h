@@ -122,11 +122,12 @@ _Static_assert(sizeof(struct kvw_board_claim) == 32, "layout: claim");
 _Static_assert(sizeof(struct kvw_pin) == KVW_CACHELINE, "layout: pin");
 _Static_assert(sizeof(struct kvw_geometry) % 8 == 0, "layout: geometry");
 
-/* Where a plane lies in a layer. row_bytes is also the stride from row to row. */
+/* Where a plane lies in a layer. row_bytes is also the stride from row to row. In a
+ * contiguous group each head's ring begins and ends with a page. */
 struct kvw_layout_plane {
-    uint64_t offset; /* from the start of its layer */
+    uint64_t offset; /* of its first head's slot 0, from the start of its layer */
     uint64_t row_bytes;
-    uint64_t head_bytes; /* stride from head to head: rows, padded to a line */
+    uint64_t head_bytes; /* stride from head to head: rows, padded to a line or page */
     uint64_t lane_bytes; /* stride from lane to lane */
 };
 

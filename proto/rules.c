@@ -132,7 +132,8 @@ static uint64_t place_row(const struct kvw_showing *showing,
                           const struct kvw_kept *kept, uint64_t row, uint64_t *in_a_row)
 {
     const uint64_t sink_rows = showing->group->sink_rows;
-    const uint64_t ring_end = sink_rows + showing->ring_rows;
+    const uint64_t rings = showing->is_mirrored ? 2 : 1;
+    const uint64_t ring_end = sink_rows + rings * showing->ring_rows;
 
     if (kept != NULL) {
         *in_a_row = kept->first + kept->n - row;
@@ -253,11 +254,15 @@ static void show_sink_and_kept(struct builder *builder,
     }
 }
 
-/* The window's committed rows, without those that are shown as kept. */
-static void show_past(struct builder *builder, const struct positions *positions,
-                      uint64_t first, uint64_t last)
+/* The window's committed rows, without those that are shown as kept, and then the open
+ * chunk's: in a mirrored ring both are one run. */
+static void show_past_and_current(struct builder *builder,
+                                  const struct positions *positions, uint64_t first,
+                                  uint64_t last)
 {
-    const struct kvw_group_record *record = builder->showing->record;
+    const struct kvw_showing *showing = builder->showing;
+    const struct kvw_group_record *record = showing->record;
+    const uint64_t end = record->rows + showing->written;
     uint64_t row = max_u64(first, builder->showing->floor);
 
     for (uint32_t i = 0; i < KVW_KEPT_MAX; i++) {
@@ -269,8 +274,11 @@ static void show_past(struct builder *builder, const struct positions *positions
                  past_position(positions, row), KVW_RUN_PAST);
         row = max_u64(row, kept->first + n);
     }
-    add_rows(builder, NULL, row, record->rows, past_position(positions, row),
-             KVW_RUN_PAST);
+    const uint64_t past_end =
+        showing->is_mirrored && row < record->rows ? end : record->rows;
+    add_rows(builder, NULL, row, past_end, past_position(positions, row), KVW_RUN_PAST);
+    row = max_u64(past_end, showing->floor);
+    add_rows(builder, NULL, row, end, past_position(positions, row), KVW_RUN_CURRENT);
 }
 
 uint32_t rules_show(const struct kvw_showing *showing, struct kvw_run *runs)
@@ -289,10 +297,7 @@ uint32_t rules_show(const struct kvw_showing *showing, struct kvw_run *runs)
     };
 
     show_sink_and_kept(&builder, &positions, last);
-    show_past(&builder, &positions, first, last);
-    const uint64_t row = max_u64(record->rows, showing->floor);
-    add_rows(&builder, NULL, row, record->rows + showing->written,
-             past_position(&positions, row), KVW_RUN_CURRENT);
+    show_past_and_current(&builder, &positions, first, last);
     return builder.n_runs;
 }
 

@@ -114,6 +114,9 @@ struct kvw_showing {
     uint64_t open;     /* rows of the open chunk; 0: the committed view */
     uint64_t written;  /* of these, rows that the layer has so far */
     uint32_t row_part; /* of whom; UINT32_MAX: rows of all parts */
+    bool is_mirrored;  /* the ring is mapped twice in a row: no run ends at its wrap,
+                          past  and current rows are one run, and the keep extent comes
+                          after  the second ring */
 };
 
 /**
@@ -124,7 +127,8 @@ struct kvw_showing {
  */
 uint32_t rules_show(const struct kvw_showing *showing, struct kvw_run *runs);
 
-/** Runs of rows [row, end), written or to be written, without class and position. */
+/** Runs of rows [row, end), written or to be written, without class and position. Rows
+ * are written through the first ring only, so is_mirrored must be false. */
 uint32_t rules_runs(const struct kvw_showing *showing, uint64_t row, uint64_t end,
                     struct kvw_run *runs);
 

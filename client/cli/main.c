@@ -176,7 +176,7 @@ bool cli_name(const struct cli *cli, const char *name, char field[KVW_NAME_MAX +
         return false;
     }
     memset(field, 0, KVW_NAME_MAX + 1);
-    memcpy(field, name, strlen(name));
+    memcpy(field, name, strlen(name) + 1);
     return true;
 }
 

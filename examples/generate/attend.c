@@ -209,25 +209,29 @@ int attend_write(const struct attend *attend, uint32_t layer, float *k, const fl
     return result < 0 ? session_refused(fail, "written", result) : 0;
 }
 
-/* Rows [begin, end) of a view as the kernel takes them, behind those already listed, at
- * positions that follow each other from *position on. */
-static uint32_t add_pieces(const struct attend *attend, const struct kvw_view *view,
-                           uint64_t begin, uint64_t end, struct kvw_attn_piece *to,
-                           uint64_t *position)
+/* What one call of the kernel reads. */
+struct rows {
+    uint32_t n_pieces;
+    uint64_t n_rows;
+    struct kvw_attn_piece piece[PIECES_MAX];
+};
+
+/* Add rows [begin, end) of a view. A row's position is its index in the list. */
+static void add_rows(const struct attend *attend, const struct kvw_view *view,
+                     uint64_t begin, uint64_t end, struct rows *to)
 {
-    uint32_t n = 0;
+    const struct kvw_plane *k = &view->plane[0], *v = &view->plane[1];
 
     for (uint32_t i = 0; i < view->n_pieces; i++) {
         const struct kvw_piece *piece = &view->piece[i];
         uint64_t first = piece->row > begin ? piece->row : begin;
         uint64_t last = piece->row + piece->n_rows;
-        const struct kvw_plane *k = &view->plane[0], *v = &view->plane[1];
 
         if (last > end)
             last = end;
         if (first >= last)
             continue;
-        to[n++] = (struct kvw_attn_piece){
+        to->piece[to->n_pieces++] = (struct kvw_attn_piece){
             .k =
                 (char *)kvw_piece_at(k, piece, 0) + (first - piece->row) * k->row_bytes,
             .v =
@@ -238,18 +242,17 @@ static uint32_t add_pieces(const struct attend *attend, const struct kvw_view *v
             .v_head_stride = (ptrdiff_t)v->head_bytes,
             .n_rows = last - first,
             .first_row = first,
-            .pos_base = *position,
+            .pos_base = to->n_rows,
             .flags = attend->is_window ? KVW_ATTN_RAW_KEYS : 0,
         };
-        *position += last - first;
+        to->n_rows += last - first;
     }
-    return n;
 }
 
-/* Queries [first, first + n) of the step over some pieces. */
-static int run_kernel(const struct attend *attend, const struct kvw_attn_piece *pieces,
-                      uint32_t n_pieces, uint32_t first, uint32_t n, const float *q,
-                      float *out, struct fail *fail)
+/* Queries [first, first + n) of the step over some rows. */
+static int run_kernel(const struct attend *attend, const struct rows *rows,
+                      uint32_t first, uint32_t n, const float *q, float *out,
+                      struct fail *fail)
 {
     const size_t head_bytes = sizeof(float) * attend->head_dim;
     const size_t offset = (size_t)first * attend->n_heads * attend->head_dim;
@@ -263,8 +266,8 @@ static int run_kernel(const struct attend *attend, const struct kvw_attn_piece *
         .head_dim_k = attend->head_dim,
         .head_dim_v = attend->head_dim,
         .kv_type = kernel_type(settings_of(attend)->type),
-        .pieces = pieces,
-        .n_pieces = n_pieces,
+        .pieces = rows->piece,
+        .n_pieces = rows->n_pieces,
         .mask = KVW_ATTN_CAUSAL,
         .q_first_row = attend->session->rows + first,
         .window_rows = settings_of(attend)->window_rows,
@@ -289,16 +292,15 @@ static int run_each(const struct attend *attend, const struct kvw_view *view,
 {
     const uint64_t sink = settings_of(attend)->sink_rows;
     const uint64_t recent = settings_of(attend)->window_rows - sink;
-    struct kvw_attn_piece pieces[PIECES_MAX];
+    struct rows rows; /* large: not worth clearing as a whole */
 
     for (uint32_t i = 0; i < open_rows(attend); i++) {
-        uint64_t end = attend->session->rows + i + 1;
-        uint64_t begin = end > recent + sink ? end - recent : sink;
-        uint64_t position = 0;
-        uint32_t n =
-            add_pieces(attend, view, 0, sink < end ? sink : end, pieces, &position);
-        n += add_pieces(attend, view, begin, end, pieces + n, &position);
-        if (run_kernel(attend, pieces, n, i, 1, q, out, fail) != 0)
+        const uint64_t end = attend->session->rows + i + 1;
+        rows.n_pieces = 0;
+        rows.n_rows = 0;
+        add_rows(attend, view, 0, sink < end ? sink : end, &rows);
+        add_rows(attend, view, end > recent + sink ? end - recent : sink, end, &rows);
+        if (run_kernel(attend, &rows, i, 1, q, out, fail) != 0)
             return -EINVAL;
     }
     return 0;
@@ -308,16 +310,17 @@ int attend_run(const struct attend *attend, uint32_t layer, const float *q, floa
                struct fail *fail)
 {
     struct session *session = attend->session;
-    struct kvw_attn_piece pieces[PIECES_MAX];
     struct kvw_view view;
-    uint64_t position = 0;
     int result = kvw_get(session->cache, 0, session->self[layer], KVW_STAGED, &view);
 
     if (result < 0)
         return session_refused(fail, "get", result);
     if (is_one_call(attend)) {
-        uint32_t n = add_pieces(attend, &view, 0, view.end_row, pieces, &position);
-        (void)run_kernel(attend, pieces, n, 0, open_rows(attend), q, out, fail);
+        struct rows rows;
+        rows.n_pieces = 0;
+        rows.n_rows = 0;
+        add_rows(attend, &view, 0, view.end_row, &rows);
+        (void)run_kernel(attend, &rows, 0, open_rows(attend), q, out, fail);
     } else {
         (void)run_each(attend, &view, q, out, fail);
     }

@@ -224,7 +224,7 @@ static int parse_setting(int flag, const char *text, struct options *options,
         return parse_temperature(text, &to->sampling.temperature, fail);
     case FLAG_SEED:
         options->given |= GIVEN_SEED;
-        return parse_number("--seed", text, UINT64_MAX, &to->sampling.seed, fail);
+        return parse_number("--seed", text, INT64_MAX, &to->sampling.seed, fail);
     case FLAG_CHUNK:
         options->given |= GIVEN_CHUNK;
         return parse_rows("--chunk", text, OPTIONS_CHUNK_MAX, &to->chunk_rows, fail);

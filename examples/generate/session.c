@@ -194,9 +194,9 @@ int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
         return session_refused(fail, "release of ids", result);
     if (done != n)
         return fail_set(fail, GENERATE_CACHE,
-                        "kvwheel: ids: need rows %llu to %llu, have %llu",
-                        (unsigned long long)first, (unsigned long long)(first + n),
-                        (unsigned long long)view.end_row);
+                        "kvwheel: ids: need %" PRIu64 " rows from %" PRIu64
+                        " on, have %" PRIu64,
+                        n, first, view.end_row);
     return 0;
 }
 

@@ -4,9 +4,10 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define REPLACEMENT_BYTES 3u
+
+static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
 /* How many bytes follow a lead byte, and what the first of them may be. 0xff as *low:
  * no lead byte. */
@@ -70,8 +71,8 @@ char *text_from_bytes(const uint32_t *id, uint64_t n, size_t *n_bytes)
             for (uint64_t j = 0; j < length; j++)
                 text[used++] = (char)id[i + j];
         } else {
-            memcpy(text + used, "\xef\xbf\xbd", REPLACEMENT_BYTES);
-            used += REPLACEMENT_BYTES;
+            for (uint32_t j = 0; j < REPLACEMENT_BYTES; j++)
+                text[used++] = replacement[j];
         }
     }
     *n_bytes = used;

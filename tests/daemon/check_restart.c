@@ -3,7 +3,9 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -344,4 +346,82 @@ Test(restart, keepers_that_die_often_are_replaced_ever_more_slowly)
     cr_assert_geq(now_ns() - begin_ns, 100000000ull);
     (void)kill_daemon();
     cr_assert_eq(ask_stat(client, "a", &answer), 0);
+}
+
+/* Ask for everything, again and again, whatever the answers. */
+static void be_busy(uint32_t number)
+{
+    struct kvw_geometry geometry = small_geometry(8);
+    char name[16];
+
+    (void)snprintf(name, sizeof name, "busy%u", number);
+    for (uint32_t i = 0;; i++) {
+        struct place place;
+        int fd = raw_open(&rig);
+        uint64_t cache = 0;
+        for (int error = 0; error != -EPIPE && error != -ECONNRESET; i++) {
+            error =
+                ask_create(fd, name, &geometry, i % 3 == 0 ? JOB : KEEP, 0, &answer);
+            if (error == 0)
+                error = ask_attach(fd, name, i % 2, &place, &answer);
+            if (error == 0) {
+                cache = place.attachment;
+                place_close(&place);
+                error = ask_attach(fd, name, KVW_RANK_READER, &place, &answer);
+            }
+            if (error == 0) {
+                place_close(&place);
+                error = ask_detach(fd, cache, &answer);
+            }
+            if (error == 0 && i % 5 == 0)
+                error = ask_remove(fd, name, true, &answer);
+            if (error == -EBUSY || error == -EMFILE)
+                _exit(
+                    0); /* what it held before the daemon died; its own death ends it */
+        }
+        close(fd);
+    }
+}
+
+static bool nobody_is_attached(void *context)
+{
+    (void)context;
+    return status().n_attachments == 0;
+}
+
+Test(restart, deaths_at_any_moment_leave_no_contradiction)
+{
+    enum { N_BUSY = 3, N_DEATHS = 7 };
+    pid_t busy[N_BUSY];
+    unsigned seed = (unsigned)now_ns();
+
+    fprintf(stderr, "seed %u\n", seed);
+    for (uint32_t i = 0; i < N_BUSY; i++) {
+        busy[i] = fork();
+        if (busy[i] == 0)
+            be_busy(i);
+    }
+    for (int i = 0; i < N_DEATHS; i++) {
+        /* Not to wait for anything: to die at a moment that nobody chose. */
+        (void)poll(NULL, 0, 5 + rand_r(&seed) % 20);
+        (void)kill_daemon();
+    }
+    for (uint32_t i = 0; i < N_BUSY; i++)
+        worker_kill(busy[i]);
+
+    cr_assert(wait_until(nobody_is_attached, NULL));
+    struct kvw_message_status_is before = status();
+    for (uint64_t after = 0;;) {
+        struct kvw_message request = {.type = KVW_MESSAGE_STAT,
+                                      .stat = {.after = after}};
+        if (raw_call(client, &request, &answer) != 0)
+            break;
+        after = answer.stated.cache;
+        cr_assert_eq(answer.stated.state, KVW_CONTROL_LIVE);
+        cr_assert_eq(answer.stated.n_owned, 0);
+    }
+    (void)kill_daemon();
+    cr_assert_eq(status().n_caches, before.n_caches);
+    cr_assert_eq(status().bytes_used, before.bytes_used);
+    cr_assert_eq(status().n_attachments, 0);
 }

@@ -45,6 +45,18 @@ def check_worker_killed(node, wanted, ranks, victim):
           f"{got['resumed_from']}")
 
 
+def check_launcher_killed(node, wanted):
+    """mpirun is killed: its ranks end by themselves, and the next job waits for that."""
+    job = start(2, node, *FLAGS, "--json", "--resume", "launcher")
+    read_tokens(job, 200)
+    job.kill()
+    job.wait(60)
+    got = result(2, node, *FLAGS, "--resume", "launcher")
+    check(got["tokens"] == wanted, "launcher: another text")
+    check(got["resumed_from"] >= 200, f"resumed from {got['resumed_from']}")
+    print(f"mpirun killed: same text, the last run began at row {got['resumed_from']}")
+
+
 def check_daemon_killed(node, wanted):
     """Nobody needs the daemon while tokens come."""
     job = start(2, node, *FLAGS, "--json", "--resume", "daemon")
@@ -102,4 +114,5 @@ check_going_on(node, wanted)
 check_worker_killed(node, wanted, 2, 1)
 check_worker_killed(node, wanted, 2, 0)
 check_worker_killed(node, wanted, 4, 2)
+check_launcher_killed(node, wanted)
 check_daemon_killed(node, wanted)

@@ -29,7 +29,8 @@ void node_start(struct node *node, const char *const *arguments)
     snprintf(node->folder, sizeof node->folder, "/tmp/kvwheel-test-XXXXXX");
     cr_assert_not_null(mkdtemp(node->folder));
     snprintf(node->socket, sizeof node->socket, "%s/s", node->folder);
-    cr_assert_eq(start_daemon(node->socket, arguments, &start), 0, "%s", kvw_last_error());
+    cr_assert_eq(start_daemon(node->socket, arguments, &start), 0, "%s",
+                 kvw_last_error());
     start_fini(&start);
     for (int tries = 0; tries < 200; tries++) {
         if (client_open(node->socket, false, &node->client) == 0)
@@ -54,8 +55,8 @@ static void ask_status(struct node *node, struct kvw_message *answer)
 {
     struct kvw_message request = {.type = KVW_MESSAGE_STATUS};
 
-    cr_assert_eq(client_call(node->client, &request, answer, NULL, 0, NULL, NULL), 0, "%s",
-                 kvw_last_error());
+    cr_assert_eq(client_call(node->client, &request, answer, NULL, 0, NULL, NULL), 0,
+                 "%s", kvw_last_error());
 }
 
 pid_t node_daemon_pid(struct node *node)
@@ -81,8 +82,8 @@ void node_stop(struct node *node)
     pid_t keeper = node_keeper_pid(node);
     char command[128];
 
-    cr_assert_eq(client_call(node->client, &request, &answer, NULL, 0, NULL, NULL), 0, "%s",
-                 kvw_last_error());
+    cr_assert_eq(client_call(node->client, &request, &answer, NULL, 0, NULL, NULL), 0,
+                 "%s", kvw_last_error());
     kvw_disconnect(node->client);
     wait_until_gone(daemon, "daemon");
     wait_until_gone(keeper, "keeper");
@@ -155,7 +156,8 @@ void worker_kill(struct worker *worker)
 void worker_end(struct worker *worker)
 {
     int status = reap(worker);
-    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "worker: status %#x", status);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "worker: status %#x",
+              status);
 }
 
 static float value_of(uint64_t row, uint32_t layer, uint32_t head)
@@ -190,8 +192,8 @@ int roll_chunk(struct kvw_cache *cache, uint64_t n, int commits)
     return error;
 }
 
-static void check_piece(const struct kvw_view *view, const struct kvw_piece *piece,
-                        uint32_t layer)
+void check_piece(const struct kvw_view *view, const struct kvw_piece *piece,
+                 uint32_t layer)
 {
     for (uint32_t p = 0; p < view->n_planes; p++) {
         for (uint32_t h = 0; h < view->n_heads; h++) {
@@ -201,8 +203,8 @@ static void check_piece(const struct kvw_view *view, const struct kvw_piece *pie
                 const float *have =
                     (const float *)(const void *)(at + r * view->plane[p].row_bytes);
                 for (uint32_t e = 0; e < N_ELEMS; e++)
-                    cr_assert_eq(have[e], want, "layer %u row %lu: need %g, have %g", layer,
-                                 (unsigned long)(piece->row + r), (double)want,
+                    cr_assert_eq(have[e], want, "layer %u row %lu: need %g, have %g",
+                                 layer, (unsigned long)(piece->row + r), (double)want,
                                  (double)have[e]);
             }
         }
@@ -214,9 +216,8 @@ uint64_t check_rows(struct kvw_cache *cache)
     struct kvw_view view;
 
     for (uint32_t layer = 0; layer < N_LAYERS; layer++) {
-        cr_assert_eq(
-            kvw_get(cache, 0, (struct kvw_layer){layer}, KVW_COMMITTED, &view), 0, "%s",
-            kvw_last_error());
+        cr_assert_eq(kvw_get(cache, 0, (struct kvw_layer){layer}, KVW_COMMITTED, &view),
+                     0, "%s", kvw_last_error());
         for (uint32_t i = 0; i < view.n_pieces; i++)
             check_piece(&view, &view.piece[i], layer);
         cr_assert_eq(view.n_rows, view.end_row < 12 ? view.end_row : 12);

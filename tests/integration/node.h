@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One node for a test: a private folder with a daemon of its own, and workers that are real
- * processes and are told what to do step by step through a pipe. Nothing outlives
+ * One node for a test: a private folder with a daemon of its own, and workers that are
+ * real processes and are told what to do step by step through a pipe. Nothing outlives
  * node_stop(): a daemon, a keeper or a worker that does fails the test.
  */
 #ifndef KVW_TESTS_NODE_H
@@ -28,7 +28,8 @@ void node_stop(struct node *node);
 pid_t node_daemon_pid(struct node *node);
 pid_t node_keeper_pid(struct node *node);
 
-/** A small cache: group `self` of 3 layers, planes k and v, W 12, S 2, chunk 4, heads 4. */
+/** A small cache: group `self` of 3 layers, planes k and v, W 12, S 2, chunk 4,
+ * heads 4. */
 void node_spec(struct kvw_spec *spec, const char *name, uint32_t n_ranks);
 
 /* A worker process. */
@@ -56,6 +57,10 @@ void worker_end(struct worker *worker);
 /** Write the next chunk of n rows: rows carry `row * 1000 + layer * 10 + head`. Stops
  *  before the commit if `commits` is 0. @return as the failing call, or 0. */
 int roll_chunk(struct kvw_cache *cache, uint64_t n, int commits);
+
+/** Check every byte of a piece of a view of `layer`. */
+void check_piece(const struct kvw_view *view, const struct kvw_piece *piece,
+                 uint32_t layer);
 
 /** Check every byte of a committed view of every layer; returns the rows committed. */
 uint64_t check_rows(struct kvw_cache *cache);

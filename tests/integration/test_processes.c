@@ -31,7 +31,8 @@ static void stop(void)
 
 TestSuite(processes, .init = start, .fini = stop, .timeout = 60);
 
-/* ----------------------------------------------------------------- workers ---------- */
+/* ----------------------------------------------------------------- workers ----------
+ */
 
 #define OK(call) cr_assert_geq((call), 0, "%s", kvw_last_error())
 
@@ -56,7 +57,8 @@ static void obey(struct kvw_cache *cache, int commands, int answers)
         else if (command == 's')
             answer = roll_chunk(cache, 3, 0) != 0;
         else if (command == 'p')
-            answer = kvw_get(cache, 0, (struct kvw_layer){1}, KVW_COMMITTED, &view) != 0;
+            answer =
+                kvw_get(cache, 0, (struct kvw_layer){1}, KVW_COMMITTED, &view) != 0;
         else if (command == 'd')
             kvw_detach(cache);
         if (write(answers, &answer, 1) != 1)
@@ -92,7 +94,8 @@ static void create(uint32_t n_ranks)
     OK(kvw_create(node.client, &spec, NULL, NULL));
 }
 
-/* ------------------------------------------------------------------- death ---------- */
+/* ------------------------------------------------------------------- death ----------
+ */
 
 /* A successor goes on at the last commit; what was open is forgotten. */
 Test(processes, killed_worker_leaves_its_commits_and_nothing_else)
@@ -214,7 +217,8 @@ Test(processes, wait_ends_when_whom_it_waits_for_dies)
     OK(kvw_wait_step(cache, 0, 0, 1, KVW_NO_TIMEOUT));
     pid_t killer = fork();
     if (killer == 0) {
-        poll(NULL, 0, 50); /* likely, not surely, after the wait has begun: both must work */
+        poll(NULL, 0,
+             50); /* likely, not surely, after the wait has begun: both must work */
         kill(worker.pid, SIGKILL);
         _exit(0);
     }
@@ -311,6 +315,45 @@ Test(processes, ranks_recover_to_the_smallest_step)
     kvw_detach(reader);
     kvw_detach(second);
     kvw_detach(first);
+}
+
+/* ----------------------------------------------------------- contiguous ---------- */
+
+/* Sink 2, ring rounded up to whole pages (128 rows of 32 bytes): wherever the ring
+ * wraps, past and open chunk are one piece, and the bytes are right. */
+Test(processes, contiguous_group_shows_past_and_current_rows_as_one_piece)
+{
+    struct kvw_spec spec;
+    struct kvw_view view;
+    node_spec(&spec, "c", 1);
+    spec.group[0].is_contiguous = 1;
+    spec.group[0].keep_rows = 4;
+    OK(kvw_create(node.client, &spec, NULL, NULL));
+    struct kvw_cache *cache = attach(0);
+    struct kvw_cache *reader = attach(KVW_READER);
+    const struct kvw_item kept = {.group = 0, .row = 8, .n = 4};
+
+    for (uint64_t row = 0; row < 1200; row += 3) {
+        OK(roll_chunk(cache, 3, 0));
+        OK(kvw_get(cache, 0, (struct kvw_layer){2}, KVW_STAGED, &view));
+        uint32_t last = view.n_pieces - 1;
+        cr_assert_eq(view.piece[last].row + view.piece[last].n_rows, row + 3);
+        cr_assert(row < 30 || view.piece[last].n_rows == 10, "%u rows from %lu",
+                  view.piece[last].n_rows, (unsigned long)view.piece[last].row);
+        cr_assert(row < 30 || view.n_pieces == 3); /* sink, kept, the rest */
+        for (uint32_t i = 0; i < view.n_pieces; i++)
+            check_piece(&view, &view.piece[i], 2);
+        OK(kvw_release(cache, &view));
+        OK(kvw_commit(cache, 0, NULL, 0));
+        if (row == 12)
+            OK(kvw_keep(cache, 0, &kept, 1));
+        OK(kvw_get(reader, 0, (struct kvw_layer){1}, KVW_COMMITTED, &view));
+        for (uint32_t i = 0; i < view.n_pieces; i++)
+            check_piece(&view, &view.piece[i], 1);
+        OK(kvw_release(reader, &view));
+    }
+    kvw_detach(reader);
+    kvw_detach(cache);
 }
 
 /* -------------------------------------------------------------- misuse ---------- */

@@ -669,6 +669,11 @@ static void expect_extent(const struct oracle *oracle, uint32_t rank, uint32_t l
         }
         if (all_busy != busy)
             expect_maybe(expect, -EBUSY);
+        if (busy != own_busy) {
+            bool may_succeed = expect->may_succeed;
+            expect_laggards(oracle, lane, own - 1, expect);
+            expect->may_succeed = may_succeed;
+        }
         return;
     }
     if (!has_gap(own_busy, item->n, keep_rows))

@@ -107,11 +107,12 @@ static const struct wrong wrongs[] = {
     {"group name with a dot first", AT(group[0].name[0]), '.', -EINVAL, 1, 15,
      "group 0"},
     {"bytes after a name's end", AT(group[0].name[9]), 'x', -EINVAL, 1, 15, "group 0"},
+    {"contiguous, twice", AT(group[0].is_contiguous), 2, -EINVAL, 2, 1, "flag"},
     {"policy 0", AT(group[0].policy), 0, -EINVAL, 2, 0, "policy"},
     {"policy 3", AT(group[0].policy), 3, -EINVAL, 2, 3, "policy"},
     {"window kind 3", AT(group[0].kind), 3, -EINVAL, 2, 1, "window kind"},
     {"position rule 0", AT(group[0].positions), 0, -EINVAL, 2, 1, "position rule"},
-    {"group reserved", AT(group[0].reserved[8]), 1, -EINVAL, 2, 1, "group 'self'"},
+    {"group reserved", AT(group[0].reserved[7]), 1, -EINVAL, 2, 1, "group 'self'"},
     {"no heads", AT(group[0].n_heads), 0, -EINVAL, 65536, 0, "heads"},
     {"too many heads", AT(group[0].n_heads), 65537, -E2BIG, 65536, 65537, "heads"},
     {"no planes", AT(group[0].n_planes), 0, -EINVAL, 8, 0, "planes"},
@@ -283,4 +284,26 @@ Test(geometry, no_damage_crashes_the_check)
         cr_assert(error == 0 || refusal.text[0] != 0);
         cr_assert_not_null(memchr(refusal.text, 0, sizeof refusal.text));
     }
+}
+
+/* A contiguous ring is whole pages in every plane; what that adds is slack. */
+Test(geometry, contiguous_rings_are_whole_pages)
+{
+    struct kvw_geometry geometry = good();
+    struct kvw_refusal refusal = {0};
+    struct kvw_geometry_group *group = &geometry.group[0];
+    uint64_t least = geometry_ring_rows(group);
+
+    group->is_contiguous = 1;
+
+    cr_assert_eq(geometry_check(&geometry, &refusal), 0, "%s", refusal.text);
+    uint64_t rows = geometry_ring_rows(group);
+    cr_assert_geq(rows, least);
+    for (uint32_t p = 0; p < group->n_planes; p++)
+        cr_assert_eq(rows * group->plane[p].elems *
+                         geometry_elem_bytes(group->plane[p].type) % 4096,
+                     0);
+    geometry.partition = (struct kvw_geometry_partition){1, 1, 1, 2, 8, 0};
+    cr_assert_eq(geometry_check(&geometry, &refusal), -EINVAL);
+    cr_assert_not_null(strstr(refusal.text, "contiguous"), "%s", refusal.text);
 }

@@ -28,6 +28,16 @@ static void walk_over(struct walk *walk, uint64_t offset, uint64_t n_bytes,
     walk->end = offset + n_bytes;
 }
 
+/* Heads begin with a line; in a contiguous group the ring begins with a page instead.
+ */
+static uint64_t row_alignment(const struct kvw_geometry_group *group, uint64_t slot,
+                              uint64_t elem_bytes)
+{
+    if (group->is_contiguous)
+        return slot == group->sink_rows ? KVW_PAGE : elem_bytes;
+    return slot == 0 ? KVW_CACHELINE : elem_bytes;
+}
+
 /* The order is [group][layer][plane][lane][head][row]; in that order each row begins
  * where the one before has ended, or later, so that no two of them share a byte. */
 static void walk_group(struct walk *walk, const struct kvw_geometry *geometry,
@@ -39,7 +49,8 @@ static void walk_group(struct walk *walk, const struct kvw_geometry *geometry,
     cr_assert_eq(layout->group[g].rows, rows);
     cr_assert_eq(layout->group[g].ring_rows, geometry_ring_rows(group));
     for (uint32_t layer = 0; layer < group->n_layers; layer++) {
-        cr_assert_eq(layout_row_offset(layout, g, layer, 0, 0, 0, 0) % KVW_PAGE, 0);
+        if (!group->is_contiguous)
+            cr_assert_eq(layout_row_offset(layout, g, layer, 0, 0, 0, 0) % KVW_PAGE, 0);
         for (uint32_t p = 0; p < group->n_planes; p++) {
             const uint64_t elem_bytes = geometry_elem_bytes(group->plane[p].type);
             const uint64_t row_bytes = group->plane[p].elems * elem_bytes;
@@ -50,9 +61,35 @@ static void walk_group(struct walk *walk, const struct kvw_geometry *geometry,
                         walk_over(
                             walk,
                             layout_row_offset(layout, g, layer, p, lane, head, slot),
-                            row_bytes, slot == 0 ? KVW_CACHELINE : elem_bytes);
+                            row_bytes, row_alignment(group, slot, elem_bytes));
                 }
             }
+        }
+    }
+}
+
+Test(layout, contiguous_rings_begin_and_end_with_pages)
+{
+    struct random random = random_init(11);
+
+    for (uint32_t round = 0; round < ROUNDS / 10; round++) {
+        struct kvw_geometry geometry;
+        struct kvw_layout layout;
+        struct kvw_refusal refusal;
+        random_geometry(&random, &geometry);
+        for (uint32_t g = 0; g < geometry.n_groups; g++)
+            geometry.group[g].is_contiguous = geometry.partition.row_parts == 1;
+        cr_assert_eq(geometry_check(&geometry, &refusal), 0, "%s", refusal.text);
+        cr_assert_eq(layout_of(&geometry, &layout, &refusal), 0);
+        struct walk walk = {.bytes = layout.data_bytes};
+
+        for (uint32_t g = 0; g < geometry.n_groups; g++) {
+            walk_group(&walk, &geometry, &layout, g);
+            for (uint32_t p = 0; p < geometry.group[g].n_planes; p++)
+                cr_assert(!geometry.group[g].is_contiguous ||
+                          layout.group[g].ring_rows *
+                                  layout.group[g].plane[p].row_bytes % KVW_PAGE ==
+                              0);
         }
     }
 }
