@@ -99,6 +99,12 @@ static int look_and_sleep(struct kvw_cache *cache, const struct wait_for *wait,
     struct owner now = owner_of(cache, wait->rank);
     if (owner_is_gone(first, &now))
         return -EOWNERDEAD;
+    const struct kvw_control_header *header =
+        (const struct kvw_control_header *)(const void *)cache->control;
+    if (load_relaxed(&header->state) != KVW_CONTROL_LIVE)
+        return fail(-KVW_EGONE,
+                    "'%s' was removed while rank %u, lane %u was waited for",
+                    cache->name, wait->rank, wait->lane);
     if (now_ns >= wait->deadline_ns)
         return -ETIMEDOUT;
     sleep_on(&board->event, event, wait->deadline_ns - now_ns);

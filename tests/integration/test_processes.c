@@ -403,6 +403,27 @@ Test(processes, removed_cache_says_so_at_begin)
     cr_assert_eq(kvw_attach(node.client, "c", 0, NULL, &cache), -ENOENT);
 }
 
+Test(processes, wait_ends_when_its_cache_is_removed)
+{
+    create(2);
+    struct kvw_cache *cache = attach(1);
+    pid_t remover = fork();
+    if (remover == 0) {
+        struct kvw_client *client;
+        poll(NULL, 0, 50); /* likely, not surely, after the wait has begun */
+        _exit(client_open(node.socket, false, &client) != 0 ||
+              kvw_remove(client, "c", 1) != 0);
+    }
+
+    cr_assert_eq(kvw_wait_step(cache, 0, 0, 1, KVW_NO_TIMEOUT), -KVW_EGONE, "%s",
+                 kvw_last_error());
+
+    int status;
+    waitpid(remover, &status, 0);
+    cr_assert_eq(status, 0);
+    kvw_detach(cache);
+}
+
 Test(processes, unknown_cache_is_named)
 {
     struct kvw_cache *cache;
