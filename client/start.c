@@ -7,6 +7,7 @@
  */
 #include "client/start.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -50,6 +51,29 @@ static bool try_beside(char program[PATH_MAX])
     return slash != NULL && try_folder(self, (size_t)(slash - self), program);
 }
 
+/* The bin folder of the prefix in which the library lies: PREFIX/lib, or below it. */
+static bool try_prefix(char program[PATH_MAX])
+{
+    static const char bin[] = "/bin";
+    char folder[PATH_MAX];
+    Dl_info library;
+
+    if (dladdr((void *)(uintptr_t)start_find, &library) == 0 ||
+        realpath(library.dli_fname, folder) == NULL)
+        return false;
+    for (int up = 0; up < 3; up++) {
+        char *slash = strrchr(folder, '/');
+        if (slash == NULL || slash == folder ||
+            (size_t)(slash - folder) + sizeof bin > sizeof folder)
+            return false;
+        memcpy(slash, bin, sizeof bin);
+        if (up > 0 && try_folder(folder, strlen(folder), program))
+            return true;
+        *slash = 0;
+    }
+    return false;
+}
+
 static bool try_search_path(char program[PATH_MAX])
 {
     const char *folder = outside_variable("PATH");
@@ -74,13 +98,14 @@ int start_find(char program[PATH_MAX])
             return fail(-ENOEXEC, "KVWHEELD=%s: %s", given, kvw_strerror(-errno));
         return 0;
     }
-    if (try_beside(program) || try_folder(KVW_BINDIR, strlen(KVW_BINDIR), program) ||
-        try_search_path(program))
+    if (try_beside(program) || try_prefix(program) ||
+        try_folder(KVW_BINDIR, strlen(KVW_BINDIR), program) || try_search_path(program))
         return 0;
-    return fail(-ENOEXEC,
-                "kvwheeld was not found: not beside this program, not in %s, not "
-                "in PATH; set KVWHEELD to its path",
-                KVW_BINDIR);
+    return fail(
+        -ENOEXEC,
+        "kvwheeld was not found: not beside this program or its library, not in "
+        "%s, not in PATH; set KVWHEELD to its path",
+        KVW_BINDIR);
 }
 
 /* ------------------------------------------------------------ spawning ---------- */

@@ -24,8 +24,8 @@ struct start {
 };
 
 /**
- * Find kvwheeld: $KVWHEELD, else beside the running program, else where it was
- * installed, else in $PATH.
+ * Find kvwheeld: $KVWHEELD, else beside the running program, else in the prefix of the
+ * library, else where it was installed, else in $PATH.
  *
  * @return 0 or -ENOEXEC, in words.
  */
