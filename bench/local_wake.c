@@ -2,7 +2,9 @@
 /*
  * From a commit to the return of a wait in another process: the time from just before
  * the call to just after the wait, by one clock. The reader either spins or sleeps. The
- * floors are a bare store that another process spins on, and a futex.
+ * floors are a bare store that another process spins on, and a futex. Where there are
+ * two CPUs the writer is bound to the first and the reader to the second of those
+ * allowed: else the kernel likes to put both on one, and the time is that of a switch.
  *
  * The two processes talk through a page of three counters: `ask` says what to wait for,
  * `ready` that the waiter is about to, `done` that it was woken.
@@ -12,6 +14,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -92,6 +95,21 @@ static void publish(_Atomic uint32_t *word, uint32_t value)
     wake(word);
 }
 
+/* Bind to the index-th CPU of those that are allowed, if there are that many. */
+static void bind_to(const cpu_set_t *allowed, uint32_t index)
+{
+    cpu_set_t one;
+
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, allowed) || index-- > 0)
+            continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        (void)sched_setaffinity(0, sizeof one, &one); /* figures are coarser without */
+        return;
+    }
+}
+
 /* ---------------------------------------------------- the other process ---------- */
 
 struct waiting {
@@ -144,9 +162,12 @@ static int wait_as_asked(struct waiting *waiting, uint32_t number)
 static _Noreturn void wait_for_orders(struct waiting *waiting, pid_t parent)
 {
     struct page *page = waiting->page;
+    cpu_set_t allowed;
 
-    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent ||
+        sched_getaffinity(0, sizeof allowed, &allowed) < 0)
         _exit(1);
+    bind_to(&allowed, 1);
     /* Ends with the parent, which kills us when it is done. */
     for (uint32_t number = 1;; number++) {
         while (sleep_until(&page->ask, number) != 0)
@@ -337,10 +358,16 @@ static int compare(struct bench *bench, struct waking *waking)
 int local_wake(struct bench *bench, struct kvw_client *client, struct waker *waker)
 {
     struct waking waking = {.waker = waker};
+    cpu_set_t allowed;
 
+    if (sched_getaffinity(0, sizeof allowed, &allowed) < 0)
+        return -errno;
     int error = open_cache(client, &waking);
-    if (error == 0)
+    if (error == 0) {
+        bind_to(&allowed, 0);
         error = compare(bench, &waking);
+        (void)sched_setaffinity(0, sizeof allowed, &allowed);
+    }
     kvw_detach(waking.writer);
     return error;
 }

@@ -16,26 +16,6 @@
 
 #include "client/client.h"
 
-struct kvw_board *board_of(const struct kvw_cache *cache, uint32_t rank, uint32_t lane)
-{
-    return layout_board(cache->control, &cache->layout, cache->geometry.n_lanes, rank,
-                        lane);
-}
-
-struct kvw_board_claim *board_claim(const struct kvw_cache *cache,
-                                    struct kvw_board *board, uint32_t group)
-{
-    return (struct kvw_board_claim *)(void *)((char *)board +
-                                              cache->layout.claims_offset) +
-           group;
-}
-
-shared_u64 *board_staged(const struct kvw_cache *cache, struct kvw_board *board,
-                         uint32_t layer)
-{
-    return (shared_u64 *)(void *)((char *)board + cache->layout.staged_offset) + layer;
-}
-
 static shared_u64 *record_words(const struct kvw_cache *cache, struct kvw_board *board,
                                 uint64_t version)
 {

@@ -26,10 +26,18 @@
 struct record {
     uint64_t step;
     uint64_t era;
-    uint64_t rewinds; /* truncates, resets and recoveries so far; never goes down */
+    uint64_t rewinds; /* never goes down; see REWIND and DROP */
     struct kvw_group_record group[KVW_GROUPS_MAX];
     uint64_t floor[]; /* of every layer */
 };
+
+/* What `rewinds` counts: in its low half the times that rows may be written anew in
+ * place (truncate, reset, recovery), in its high half the kept ranges that were
+ * dropped, whose extents may be used again. A pin holds an extent, so only unpinned
+ * views ask for those. */
+#define REWIND 1ull
+#define DROP (1ull << 32)
+#define REWIND_MASK (DROP - 1)
 
 /* The part of a record that says where a rank stands. */
 struct board_head {
@@ -39,16 +47,31 @@ struct board_head {
     uint64_t rewinds;
 };
 
+/* Places in a board; calls of the fast path ask for them several times each. */
+
 /** Board of a rank and lane. */
-struct kvw_board *board_of(const struct kvw_cache *cache, uint32_t rank, uint32_t lane);
+static inline struct kvw_board *board_of(const struct kvw_cache *cache, uint32_t rank,
+                                         uint32_t lane)
+{
+    return layout_board(cache->control, &cache->layout, cache->geometry.n_lanes, rank,
+                        lane);
+}
 
 /** Claim words of a group. */
-struct kvw_board_claim *board_claim(const struct kvw_cache *cache,
-                                    struct kvw_board *board, uint32_t group);
+static inline struct kvw_board_claim *
+board_claim(const struct kvw_cache *cache, struct kvw_board *board, uint32_t group)
+{
+    return (struct kvw_board_claim *)(void *)((char *)board +
+                                              cache->layout.claims_offset) +
+           group;
+}
 
 /** The word claim << 32 | rows written of a layer. */
-shared_u64 *board_staged(const struct kvw_cache *cache, struct kvw_board *board,
-                         uint32_t layer);
+static inline shared_u64 *board_staged(const struct kvw_cache *cache,
+                                       struct kvw_board *board, uint32_t layer)
+{
+    return (shared_u64 *)(void *)((char *)board + cache->layout.staged_offset) + layer;
+}
 
 /** A record in this process for any record of the cache; NULL if there is no memory. */
 struct record *record_new(const struct kvw_cache *cache);

@@ -29,7 +29,7 @@ static int take_over(struct kvw_cache *cache, uint32_t lane_number)
     struct lane *lane = &cache->lanes[lane_number - cache->held_lanes.begin];
     struct board_head head;
 
-    lane->ranks = partition_ranks_of_lane(&cache->geometry, lane_number);
+    lane->ranks = cache->lane_ranks[lane_number];
     lane->record = record_new(cache);
     if (lane->record == NULL)
         return fail(-ENOMEM, "attach '%s': no memory for a record", cache->name);
@@ -49,6 +49,28 @@ static int take_over(struct kvw_cache *cache, uint32_t lane_number)
     return 0;
 }
 
+/* Which ranks hold a lane, and a layer: asked rank by rank, once. */
+static int place_ranks(struct kvw_cache *cache)
+{
+    const struct kvw_geometry *geometry = &cache->geometry;
+
+    cache->lane_ranks = calloc(geometry->n_lanes, sizeof *cache->lane_ranks);
+    if (cache->lane_ranks == NULL)
+        return fail(-ENOMEM, "attach: no memory for %u lanes", geometry->n_lanes);
+    for (uint32_t lane = 0; lane < geometry->n_lanes; lane++)
+        cache->lane_ranks[lane] = partition_ranks_of_lane(geometry, lane);
+    for (uint32_t rank = 0; rank < geometry->n_ranks; rank++) {
+        for (uint32_t g = 0; g < geometry->n_groups; g++) {
+            const struct kvw_interval heads = partition_heads(geometry, g, rank);
+            const struct kvw_interval layers = partition_layers(geometry, g, rank);
+            for (uint32_t layer = layers.begin;
+                 layer < layers.end && heads.begin < heads.end; layer++)
+                cache->layers[layer].ranks |= 1ull << rank;
+        }
+    }
+    return 0;
+}
+
 static int place_layers(struct kvw_cache *cache)
 {
     const struct kvw_geometry *geometry = &cache->geometry;
@@ -56,12 +78,15 @@ static int place_layers(struct kvw_cache *cache)
     cache->layers = calloc(geometry->n_layers, sizeof *cache->layers);
     if (cache->layers == NULL)
         return fail(-ENOMEM, "attach: no memory for %u layers", geometry->n_layers);
+    int error = place_ranks(cache);
+    if (error != 0)
+        return error;
     for (uint32_t layer = 0; layer < geometry->n_layers; layer++) {
         struct layer_place *place = &cache->layers[layer];
         place->group = geometry_group_of(geometry, layer);
         place->in_group = layer - geometry->group[place->group].layer_first;
-        place->is_held = cache->rank != KVW_READER &&
-                         partition_holds_layer(geometry, layer, cache->rank);
+        place->is_held =
+            cache->rank != KVW_READER && (place->ranks >> cache->rank & 1) != 0;
     }
     for (uint32_t g = 0; g < geometry->n_groups; g++)
         cache->heads[g] = cache->rank == KVW_READER
@@ -173,6 +198,7 @@ void cache_free(struct kvw_cache *cache)
     }
     free(cache->lanes);
     free(cache->layers);
+    free(cache->lane_ranks);
     free(cache->scratch);
     free(cache->peer);
     free(cache);

@@ -34,7 +34,8 @@ struct lane {
 struct layer_place {
     uint32_t group;
     uint32_t in_group;
-    bool is_held; /* by this rank: at least one head of it */
+    bool is_held;   /* by this rank: at least one head of it */
+    uint64_t ranks; /* that hold at least one head of it, in any lane */
 };
 
 /* A contiguous group as this process has it mapped: for each layer, plane, lane and
@@ -71,6 +72,7 @@ struct kvw_cache {
     struct kvw_interval held_lanes;
     struct lane *lanes; /* of this rank: lanes[lane - held_lanes.begin] */
     struct layer_place *layers;
+    uint64_t *lane_ranks; /* the set of ranks that hold each lane */
     struct kvw_interval heads[KVW_GROUPS_MAX]; /* of this rank; a reader: all */
     uint32_t row_part;                         /* UINT32_MAX: rows of all parts */
     struct mirror mirror[KVW_GROUPS_MAX];

@@ -182,7 +182,7 @@ int kvw_truncate(struct kvw_cache *cache, uint32_t lane_number,
                 *floor = min_u64(*floor, items[i].row);
             }
         }
-        change.next->rewinds++;
+        change.next->rewinds += REWIND;
         error = change_publish(cache, &change);
     }
     for (uint32_t i = 0; i < n_pins; i++)
@@ -357,6 +357,8 @@ int kvw_keep(struct kvw_cache *cache, uint32_t lane, const struct kvw_item *item
                     ? drop_kept(cache, g, record, items[i].row)
                     : add_kept(cache, g, record, items[i].row, items[i].n, &added[i]);
     }
+    for (uint32_t i = 0; i < n_items && error == 0; i++)
+        change.next->rewinds += items[i].n == 0 ? DROP : 0;
     if (error == 0)
         error = wait_for_ranks(cache, &change);
     for (uint32_t i = 0; i < n_items && error == 0; i++) {
@@ -399,7 +401,7 @@ int kvw_reset(struct kvw_cache *cache, uint32_t lane, const struct kvw_item *ite
         for (uint32_t l = 0; l < group->n_layers; l++)
             change.next->floor[group->layer_first + l] = 0;
     }
-    change.next->rewinds++;
+    change.next->rewinds += REWIND;
     error = wait_for_ranks(cache, &change);
     return error != 0 ? error : change_publish(cache, &change);
 }

@@ -49,7 +49,7 @@ void pin_clear_all(struct kvw_cache *cache)
         pin_clear(cache, (uint32_t)__builtin_ctzll(cache->pins_used));
 }
 
-/* Copy of a pin that is set for a lane and group and includes this rank. */
+/* Copy of a pin that is set for a lane and group. */
 static bool load_pin(const struct kvw_cache *cache, uint32_t slot, uint32_t index,
                      uint64_t lane_group, struct hold *hold)
 {
@@ -59,8 +59,6 @@ static bool load_pin(const struct kvw_cache *cache, uint32_t slot, uint32_t inde
     if (low_plus_1 == 0 || load_relaxed(&pin->lane_group) != lane_group)
         return false;
     hold->ranks = load_relaxed(&pin->ranks);
-    if ((hold->ranks >> cache->rank & 1) == 0)
-        return false;
     hold->generation = load_relaxed(&pin->generation);
     hold->low = low_plus_1 - 1;
     hold->end = load_relaxed(&pin->end);
@@ -80,13 +78,18 @@ struct search {
     uint64_t extent_end;
 };
 
-static bool is_in_the_way(const struct search *search, const struct hold *hold)
+static bool is_in_the_way(const struct search *search, const struct hold *hold,
+                          uint32_t rank)
 {
     const struct pin_claim *claim = search->claim;
 
     if (claim == NULL)
         return hold->extent_first < search->extent_end &&
                search->extent_first < hold->extent_end;
+    /* A slot of the ring belongs to one rank for ever. (One of the keep extent does not,
+     * where rows are split: there the pins of all ranks count.) */
+    if ((hold->ranks >> rank & 1) == 0)
+        return false;
     if (claim->steps_only && hold->kind == KVW_PIN_OF_VIEW)
         return false;
     const struct kvw_holder holder = {hold->generation, hold->low, hold->end};
@@ -111,7 +114,7 @@ static int scan(const struct kvw_cache *cache, uint32_t lane, uint32_t group,
         for (uint32_t index = 0; index < n_pins; index++) {
             struct hold hold;
             if (!load_pin(cache, slot, index, lane_group, &hold) ||
-                !is_in_the_way(search, &hold))
+                !is_in_the_way(search, &hold, cache->rank))
                 continue;
             struct kvw_pin *pin = layout_pin(cache->pins, &cache->layout, slot, index);
             *holder =

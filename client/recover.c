@@ -79,7 +79,7 @@ static int go_back(struct kvw_cache *cache, uint32_t lane_number, uint64_t step)
     cache->scratch->era = lane->record->era + 1;
     /* On from the newest value: the old one would let a reader of the lost branch
      * validate after its rows were written anew. */
-    cache->scratch->rewinds = lane->record->rewinds + 1;
+    cache->scratch->rewinds = lane->record->rewinds + REWIND;
     board_publish(cache, lane_number, cache->scratch);
     return 0;
 }

@@ -80,16 +80,31 @@ static uint32_t own_runs(const struct kvw_cache *cache, uint32_t lane_number,
                       record->rows + row_first + n_rows, runs);
 }
 
-/* One plane and head of one run. */
-static void copy_run(char *to, const char *from, int64_t from_row_bytes,
-                     uint64_t row_bytes, uint64_t n_rows)
+/* Copy n_blocks blocks from one stride to another. A decoder's row is many short
+ * copies: the loop around them must stay a handful of instructions. */
+static void copy_blocks(char *to, uint64_t to_stride, const char *from,
+                        int64_t from_stride, uint64_t n_blocks, uint64_t n_bytes)
 {
-    if (from_row_bytes == (int64_t)row_bytes || n_rows == 1) {
-        memcpy(to, from, n_rows * row_bytes);
+    for (uint64_t i = 0; i < n_blocks; i++) {
+        memcpy(to, from, n_bytes);
+        to += to_stride;
+        from += from_stride;
+    }
+}
+
+/* One plane of one run. */
+static void copy_run(char *to, const struct kvw_layout_plane *plane, const char *from,
+                     const struct kvw_source *source, uint32_t n_heads, uint64_t n_rows)
+{
+    if (n_rows == 1 || source->row_bytes == (int64_t)plane->row_bytes) {
+        copy_blocks(to, plane->head_bytes, from, source->head_bytes, n_heads,
+                    n_rows * plane->row_bytes);
         return;
     }
-    for (uint64_t r = 0; r < n_rows; r++)
-        memcpy(to + r * row_bytes, from + (int64_t)r * from_row_bytes, row_bytes);
+    for (uint32_t h = 0; h < n_heads; h++)
+        copy_blocks(to + h * plane->head_bytes, plane->row_bytes,
+                    from + h * source->head_bytes, source->row_bytes, n_rows,
+                    plane->row_bytes);
 }
 
 int kvw_update(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
@@ -118,10 +133,8 @@ int kvw_update(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
             const char *from =
                 (const char *)source->data +
                 (int64_t)(run->row - chunk_row - row_first) * source->row_bytes;
-            char *to = base + run->slot * plane->row_bytes;
-            for (uint32_t h = 0; h < heads.end - heads.begin; h++)
-                copy_run(to + h * plane->head_bytes, from + h * source->head_bytes,
-                         source->row_bytes, plane->row_bytes, run->n);
+            copy_run(base + run->slot * plane->row_bytes, plane, from, source,
+                     heads.end - heads.begin, run->n);
         }
     }
     set_written(cache, lane, layer, row_first + n_rows);

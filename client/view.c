@@ -54,10 +54,8 @@ static int hold_rows(struct kvw_cache *cache, const struct viewing *viewing,
         .kind = KVW_PIN_OF_VIEW,
     };
     /* The hull of the kept ranges: more than needed at times, never less. */
-    for (uint32_t i = 0; i < KVW_KEPT_MAX; i++) {
+    for (uint32_t i = 0; i < KVW_KEPT_MAX && cut->group.kept[i].n > 0; i++) {
         const struct kvw_kept *kept = &cut->group.kept[i];
-        if (kept->n == 0)
-            continue;
         if (hold.extent_first == hold.extent_end) {
             hold.extent_first = kept->extent;
             hold.extent_end = kept->extent + kept->n;
@@ -219,7 +217,7 @@ static int span_of(const struct kvw_cache *cache, uint64_t ranks,
     FOR_EACH_RANK(rank, ranks)
     {
         struct kvw_place place = partition_place(geometry, (uint32_t)rank);
-        if (!partition_holds_layer(geometry, viewing->layer, (uint32_t)rank))
+        if ((cache->layers[viewing->layer].ranks >> rank & 1) == 0)
             continue;
         rows_of[place.head_part] |= 1ull << place.row_part;
         first = place.head_part < first ? place.head_part : first;
@@ -256,9 +254,11 @@ int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
     if (flags & KVW_STAGED)
         return fail(-EOPNOTSUPP, "cut '%s': a cut shows committed rows only",
                     cache->name);
-    const uint64_t of_lane = partition_ranks_of_lane(&cache->geometry, lane);
+    const uint32_t g = cache->layers[layer.index].group;
+    const uint64_t of_lane = cache->lane_ranks[lane];
+    const uint64_t of_layer = of_lane & cache->layers[layer.index].ranks;
     if (ranks == 0)
-        ranks = partition_ranks_of_layer(&cache->geometry, lane, layer.index);
+        ranks = of_layer;
     if (ranks == 0 || (ranks & ~of_lane) != 0)
         return fail(-ERANGE, "cut '%s': need ranks of the set %#llx, have %#llx",
                     cache->name, (unsigned long long)of_lane,
@@ -266,12 +266,27 @@ int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
     struct viewing viewing = {
         .lane = lane,
         .layer = layer.index,
-        .group = cache->layers[layer.index].group,
+        .group = g,
         .ranks = ranks,
+        .row_part = UINT32_MAX,
+        .heads = {0, cache->geometry.group[g].n_heads},
         .is_pinned = (flags & KVW_UNPINNED) == 0,
     };
-    error = span_of(cache, ranks, &viewing);
+    if (ranks != of_layer) /* who all hold all heads and all rows */
+        error = span_of(cache, ranks, &viewing);
     return error != 0 ? error : make_view(cache, &viewing, view);
+}
+
+/* A pinned view, or one without kept rows, need not mind dropped ranges. */
+static uint64_t rewinds_that_matter(const struct kvw_view *view)
+{
+    if (view->hold == NO_HOLD) {
+        for (uint32_t i = 0; i < view->n_pieces; i++) {
+            if (view->piece[i].piece_class == KVW_PIECE_KEPT)
+                return UINT64_MAX;
+        }
+    }
+    return REWIND_MASK;
 }
 
 int kvw_release(struct kvw_cache *cache, struct kvw_view *view)
@@ -293,7 +308,7 @@ int kvw_release(struct kvw_cache *cache, struct kvw_view *view)
             is_clean = false;
         rewinds += head.rewinds;
     }
-    if (rewinds != view->hold_rewinds)
+    if (((rewinds ^ view->hold_rewinds) & rewinds_that_matter(view)) != 0)
         is_clean = false;
     if (view->hold != NO_HOLD)
         pin_clear(cache, view->hold);

@@ -122,7 +122,7 @@ int wait_until(struct kvw_cache *cache, const struct wait_for *wait)
     const uint64_t spin_end_ns =
         min_u64(wait->deadline_ns, begun_ns + cache->options.spin_us * 1000ull);
     while (holds == 0 && wait_now_ns() < spin_end_ns) {
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < 4; i++)
             spin_pause();
         holds = wait->condition(cache, wait->rank, wait->lane, wait->context);
     }
@@ -132,6 +132,8 @@ int wait_until(struct kvw_cache *cache, const struct wait_for *wait)
         return report(cache, wait, holds, begun_ns);
     return holds > 0 ? 0 : holds;
 }
+
+#define WHAT_BYTES 80 /* of a goal in words */
 
 /* What the public waits look for. */
 struct goal {
@@ -156,13 +158,25 @@ static int goal_reached(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
     return error != 0 ? error : record.rows >= goal->at_least;
 }
 
-static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
-                         const struct goal *goal, const char *what, uint64_t timeout_ns)
+static void describe_goal(const struct kvw_cache *cache, const struct goal *goal,
+                          char what[WHAT_BYTES])
 {
+    if (goal->group == UINT32_MAX)
+        (void)snprintf(what, WHAT_BYTES, "step %" PRIu64, goal->at_least);
+    else
+        (void)snprintf(what, WHAT_BYTES, "%" PRIu64 " rows of group '%s'",
+                       goal->at_least, cache->geometry.group[goal->group].name);
+}
+
+static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
+                         const struct goal *goal, uint64_t timeout_ns)
+{
+    char what[WHAT_BYTES];
+
     if (lane >= cache->geometry.n_lanes)
         return fail(-ERANGE, "wait: lane: need less than %u, have %u",
                     cache->geometry.n_lanes, lane);
-    uint64_t ranks = partition_ranks_of_lane(&cache->geometry, lane);
+    uint64_t ranks = cache->lane_ranks[lane];
     if (rank != KVW_ALL_RANKS) {
         if (rank >= cache->geometry.n_ranks || (ranks >> rank & 1) == 0)
             return fail(-ERANGE, "wait: rank %u does not hold lane %u", rank, lane);
@@ -170,7 +184,8 @@ static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
     }
 
     /* One rank after the other: within an era a condition that holds goes on to hold.
-     * The clock is asked only when there is something to wait for. */
+     * The clock is asked, and words are found, only when there is something to wait
+     * for. */
     uint64_t deadline_ns = 0;
     FOR_EACH_RANK(each, ranks)
     {
@@ -180,8 +195,10 @@ static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
         if (holds < 0)
             return fail(holds, "wait: '%s': rank %u, lane %u: its board cannot be read",
                         cache->name, (uint32_t)each, lane);
-        if (deadline_ns == 0)
+        if (deadline_ns == 0) {
             deadline_ns = wait_deadline_ns(timeout_ns);
+            describe_goal(cache, goal, what);
+        }
         const struct wait_for wait = {(uint32_t)each, lane, goal_reached,
                                       goal,           what, deadline_ns};
         int error = wait_until(cache, &wait);
@@ -195,22 +212,17 @@ int kvw_wait_step(struct kvw_cache *cache, uint32_t lane, uint32_t rank, uint64_
                   uint64_t timeout_ns)
 {
     const struct goal goal = {UINT32_MAX, step};
-    char what[48];
 
-    (void)snprintf(what, sizeof what, "step %" PRIu64, step);
-    return wait_for_goal(cache, lane, rank, &goal, what, timeout_ns);
+    return wait_for_goal(cache, lane, rank, &goal, timeout_ns);
 }
 
 int kvw_wait_rows(struct kvw_cache *cache, uint32_t lane, uint32_t rank, uint32_t group,
                   uint64_t rows, uint64_t timeout_ns)
 {
     const struct goal goal = {group, rows};
-    char what[80];
 
     if (group >= cache->geometry.n_groups)
         return fail(-ERANGE, "wait: group: need less than %u, have %u",
                     cache->geometry.n_groups, group);
-    (void)snprintf(what, sizeof what, "%" PRIu64 " rows of group '%s'", rows,
-                   cache->geometry.group[group].name);
-    return wait_for_goal(cache, lane, rank, &goal, what, timeout_ns);
+    return wait_for_goal(cache, lane, rank, &goal, timeout_ns);
 }

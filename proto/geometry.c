@@ -57,19 +57,28 @@ static uint64_t rows_of_whole_pages(const struct kvw_geometry_group *group)
     return rows;
 }
 
-uint64_t geometry_ring_rows(const struct kvw_geometry_group *group)
+uint64_t geometry_ring_rows(const struct kvw_geometry *geometry, uint32_t g)
 {
+    const struct kvw_geometry_group *group = &geometry->group[g];
+    const struct kvw_geometry_partition *parts = &geometry->partition;
     uint64_t rows = group->window_rows - group->sink_rows;
-    if (group->policy == KVW_GEOMETRY_ROLL)
+
+    if (group->policy == KVW_GEOMETRY_ROLL) {
         rows += group->slack_chunks * group->chunk_rows_max;
+        if (parts->row_parts > 1) {
+            const uint64_t period = (uint64_t)parts->row_block * parts->row_parts;
+            rows = (rows + period - 1) / period * period;
+        }
+    }
     if (group->is_contiguous)
         rows = align_up(rows, rows_of_whole_pages(group));
     return rows;
 }
 
-uint64_t geometry_rows(const struct kvw_geometry_group *group)
+uint64_t geometry_rows(const struct kvw_geometry *geometry, uint32_t g)
 {
-    return group->sink_rows + geometry_ring_rows(group) + group->keep_rows;
+    const struct kvw_geometry_group *group = &geometry->group[g];
+    return group->sink_rows + geometry_ring_rows(geometry, g) + group->keep_rows;
 }
 
 uint32_t geometry_group_of(const struct kvw_geometry *geometry, uint32_t layer)
@@ -158,9 +167,10 @@ static int check_plane(const struct kvw_geometry_group *group, uint32_t p,
 }
 
 /* W, S, the chunk and the slack: the room that the rules R1 and R5 need. */
-static int check_window(const struct kvw_geometry_group *group,
+static int check_window(const struct kvw_geometry *geometry, uint32_t g,
                         struct kvw_refusal *refusal)
 {
+    const struct kvw_geometry_group *group = &geometry->group[g];
     const uint64_t window = group->window_rows;
     const uint64_t sink = group->sink_rows;
     const uint64_t chunk = group->chunk_rows_max;
@@ -200,7 +210,7 @@ static int check_window(const struct kvw_geometry_group *group,
         return refuse(refusal, -EINVAL, slack_min, group->slack_chunks,
                       "group '%s': slack: need %u to %u chunks, have %u", group->name,
                       slack_min, slack_max, group->slack_chunks);
-    uint64_t rows = geometry_rows(group);
+    uint64_t rows = geometry_rows(geometry, g);
     if (rows > KVW_ROWS_MAX)
         return refuse(refusal, -E2BIG, KVW_ROWS_MAX, rows,
                       "group '%s': rows of a layer: need at most %u, have %" PRIu64,
@@ -267,7 +277,8 @@ static int check_group(const struct kvw_geometry *geometry, uint32_t g,
     for (uint32_t p = 0; p < group->n_planes && error == 0; p++)
         error = check_plane(group, p, refusal);
     if (error == 0)
-        error = check_window(group, refusal); /* a contiguous ring depends on planes */
+        error = check_window(geometry, g,
+                             refusal); /* a contiguous ring depends on planes */
     if (error == 0 && !all_zero(&group->plane[group->n_planes],
                                 (KVW_PLANES_MAX - group->n_planes) *
                                     sizeof(struct kvw_geometry_plane)))

@@ -134,13 +134,17 @@ KVW_NODISCARD int geometry_check(const struct kvw_geometry *geometry,
 /** Bytes of one element of `type`; 0 if there is no such type. */
 uint32_t geometry_elem_bytes(uint8_t type);
 
-/** Rows that one layer and head holds: the sink, the ring, the keep extent. */
-uint64_t geometry_rows(const struct kvw_geometry_group *group);
-
-/** Rows of the ring, C: (W - S) + slack_chunks x chunk_rows_max, or W - S for refuse;
- * for a contiguous group rounded up until each plane's ring is whole pages: more slack.
+/**
+ * Rows of a group's ring, C: (W - S) + slack_chunks x chunk_rows_max, or W - S for
+ * refuse. Rounded up, which is more slack: for a contiguous group until each plane's
+ * ring is whole pages; where rows are split, for a group that rolls, to whole periods
+ * of the partition, so that a slot belongs to one rank for ever.
  */
-uint64_t geometry_ring_rows(const struct kvw_geometry_group *group);
+uint64_t geometry_ring_rows(const struct kvw_geometry *geometry, uint32_t group);
+
+/** Rows that one layer and head of a group holds: the sink, the ring, the keep extent.
+ */
+uint64_t geometry_rows(const struct kvw_geometry *geometry, uint32_t group);
 
 /** Group of a layer (index in model_layer). The geometry must have been checked. */
 uint32_t geometry_group_of(const struct kvw_geometry *geometry, uint32_t layer);

@@ -62,8 +62,8 @@ static bool place_group(const struct kvw_geometry *geometry, uint32_t g,
     uint64_t layer_bytes = 0;
 
     placed->offset = layout->data_bytes;
-    placed->ring_rows = geometry_ring_rows(group);
-    placed->rows = geometry_rows(group);
+    placed->ring_rows = geometry_ring_rows(geometry, g);
+    placed->rows = geometry_rows(geometry, g);
     for (uint32_t p = 0; p < group->n_planes; p++) {
         struct kvw_layout_plane *plane = &placed->plane[p];
         const uint64_t alignment = group->is_contiguous ? KVW_PAGE : KVW_CACHELINE;

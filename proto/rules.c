@@ -200,7 +200,7 @@ static uint64_t always_shown(const struct kvw_geometry_group *group,
     const uint64_t last = last_query_first(group, record, n);
     uint64_t rows = min_u64(group->sink_rows, record->rows);
 
-    for (uint32_t i = 0; i < KVW_KEPT_MAX; i++)
+    for (uint32_t i = 0; i < KVW_KEPT_MAX && record->kept[i].n > 0; i++)
         rows += kept_shown(&record->kept[i], last);
     return rows;
 }
@@ -243,7 +243,7 @@ static void show_sink_and_kept(struct builder *builder,
              positions->is_absolute ? showing->floor : index + showing->floor,
              KVW_RUN_SINK);
     index += sink_end;
-    for (uint32_t i = 0; i < KVW_KEPT_MAX; i++) {
+    for (uint32_t i = 0; i < KVW_KEPT_MAX && record->kept[i].n > 0; i++) {
         const struct kvw_kept *kept = &record->kept[i];
         const uint64_t n = kept_shown(kept, last);
         const uint64_t row = max_u64(kept->first, showing->floor);
@@ -265,7 +265,7 @@ static void show_past_and_current(struct builder *builder,
     const uint64_t end = record->rows + showing->written;
     uint64_t row = max_u64(first, builder->showing->floor);
 
-    for (uint32_t i = 0; i < KVW_KEPT_MAX; i++) {
+    for (uint32_t i = 0; i < KVW_KEPT_MAX && record->kept[i].n > 0; i++) {
         const struct kvw_kept *kept = &record->kept[i];
         const uint64_t n = kept_shown(kept, last);
         if (n == 0)

@@ -167,7 +167,7 @@ static void print_size(const struct kvw_spec *spec, const struct kvw_geometry *g
         table_add(&table, "%u", spec->group[g].n_layers);
         table_add(&table, "%u", spec->group[g].n_heads);
         table_add(&table, "%llu",
-                  (unsigned long long)geometry_rows(&geometry->group[g]));
+                  (unsigned long long)geometry_rows(geometry, g));
         table_add(&table, "%s", text_bytes(text, bytes->layer_bytes[g]));
         table_add(&table, "%s", text_bytes(text, bytes->group_bytes[g]));
     }
@@ -201,7 +201,7 @@ static json_t *size_json(const struct kvw_spec *spec,
             json_pack("{s:s, s:i, s:i, s:I, s:I, s:I}", "name", spec->group[g].name,
                       "layers", (int)spec->group[g].n_layers, "heads",
                       (int)spec->group[g].n_heads, "rows",
-                      (json_int_t)geometry_rows(&geometry->group[g]), "layer_bytes",
+                      (json_int_t)geometry_rows(geometry, g), "layer_bytes",
                       (json_int_t)bytes->layer_bytes[g], "bytes",
                       (json_int_t)bytes->group_bytes[g]));
     for (uint32_t rank = 0; rank < spec->n_ranks; rank++)

@@ -109,7 +109,7 @@ static void print_groups(const struct shown *shown)
         table_add(&table, "%s", spec_name_kind(group->window_kind));
         table_add(&table, "%s", spec_name_positions(group->positions));
         table_add(&table, "%llu",
-                  (unsigned long long)geometry_rows(&shown->stat.geometry.group[g]));
+                  (unsigned long long)geometry_rows(&shown->stat.geometry, g));
         table_add(&table, "%s", text_bytes(text, shown->bytes.layer_bytes[g]));
         table_add(&table, "%s", text_bytes(text, shown->bytes.group_bytes[g]));
     }
@@ -200,7 +200,7 @@ static json_t *groups_json(const struct shown *shown)
                 "policy", spec_name_policy(group->policy), "kind",
                 spec_name_kind(group->window_kind), "positions",
                 spec_name_positions(group->positions), "rows",
-                (json_int_t)geometry_rows(&shown->stat.geometry.group[g]),
+                (json_int_t)geometry_rows(&shown->stat.geometry, g),
                 "layer_bytes", (json_int_t)shown->bytes.layer_bytes[g], "bytes",
                 (json_int_t)shown->bytes.group_bytes[g], "planes", planes_json(group)));
     }

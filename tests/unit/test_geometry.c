@@ -56,10 +56,10 @@ Test(geometry, a_good_one_is_accepted)
     struct kvw_refusal refusal;
 
     cr_assert_eq(geometry_check(&geometry, &refusal), 0);
-    cr_assert_eq(geometry_ring_rows(&geometry.group[0]), 12 - 3 + 3);
-    cr_assert_eq(geometry_rows(&geometry.group[0]), 12 + 3 + 3);
-    cr_assert_eq(geometry_ring_rows(&geometry.group[1]), 16);
-    cr_assert_eq(geometry_rows(&geometry.group[1]), 16);
+    cr_assert_eq(geometry_ring_rows(&geometry, 0), 12 - 3 + 3);
+    cr_assert_eq(geometry_rows(&geometry, 0), 12 + 3 + 3);
+    cr_assert_eq(geometry_ring_rows(&geometry, 1), 16);
+    cr_assert_eq(geometry_rows(&geometry, 1), 16);
     for (uint32_t layer = 0; layer < 8; layer++)
         cr_assert_eq(geometry_group_of(&geometry, layer), layer / 4);
 }
@@ -292,12 +292,12 @@ Test(geometry, contiguous_rings_are_whole_pages)
     struct kvw_geometry geometry = good();
     struct kvw_refusal refusal = {0};
     struct kvw_geometry_group *group = &geometry.group[0];
-    uint64_t least = geometry_ring_rows(group);
+    uint64_t least = geometry_ring_rows(&geometry, 0);
 
     group->is_contiguous = 1;
 
     cr_assert_eq(geometry_check(&geometry, &refusal), 0, "%s", refusal.text);
-    uint64_t rows = geometry_ring_rows(group);
+    uint64_t rows = geometry_ring_rows(&geometry, 0);
     cr_assert_geq(rows, least);
     for (uint32_t p = 0; p < group->n_planes; p++)
         cr_assert_eq(rows * group->plane[p].elems *

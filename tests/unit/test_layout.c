@@ -44,10 +44,10 @@ static void walk_group(struct walk *walk, const struct kvw_geometry *geometry,
                        const struct kvw_layout *layout, uint32_t g)
 {
     const struct kvw_geometry_group *group = &geometry->group[g];
-    const uint64_t rows = geometry_rows(group);
+    const uint64_t rows = geometry_rows(geometry, g);
 
     cr_assert_eq(layout->group[g].rows, rows);
-    cr_assert_eq(layout->group[g].ring_rows, geometry_ring_rows(group));
+    cr_assert_eq(layout->group[g].ring_rows, geometry_ring_rows(geometry, g));
     for (uint32_t layer = 0; layer < group->n_layers; layer++) {
         if (!group->is_contiguous)
             cr_assert_eq(layout_row_offset(layout, g, layer, 0, 0, 0, 0) % KVW_PAGE, 0);
@@ -196,7 +196,7 @@ static unsigned __int128 group_bytes(const struct kvw_geometry *geometry, uint32
     unsigned __int128 bytes = 0;
 
     for (uint32_t p = 0; p < group->n_planes; p++) {
-        unsigned __int128 head = (unsigned __int128)geometry_rows(group) *
+        unsigned __int128 head = (unsigned __int128)geometry_rows(geometry, g) *
                                  group->plane[p].elems *
                                  geometry_elem_bytes(group->plane[p].type);
         bytes += (head + 63) / 64 * 64 * group->n_heads * geometry->n_lanes;

@@ -245,7 +245,7 @@ Test(spec, a_refusing_group_has_no_slack)
     cr_assert_eq(spec.group[1].slack_chunks, 1);
     cr_assert_eq(spec_to_geometry(&spec, &geometry), 0);
     cr_assert_eq(geometry.group[1].slack_chunks, 0);
-    cr_assert_eq(geometry_rows(&geometry.group[1]), 16);
+    cr_assert_eq(geometry_rows(&geometry, 1), 16);
 }
 
 Test(spec, a_failed_conversion_writes_nothing)
