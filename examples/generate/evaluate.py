@@ -28,7 +28,16 @@ from pathlib import Path
 import torch
 
 from reference import load_folder, refuse_unknown
-from train import SINK, WINDOW, Config, Llama, read_corpus, reuse_memory, split_corpus, stream_bits
+from train import (
+    SINK,
+    WINDOW,
+    Config,
+    Llama,
+    read_corpus,
+    reuse_memory,
+    split_corpus,
+    stream_bits,
+)
 
 
 def main() -> int:

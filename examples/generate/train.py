@@ -484,11 +484,12 @@ def main() -> int:
     average = 0.0
 
     def facts(bits: str) -> dict[str, str]:
+        passes = seen / (len(text) - len(held_out))
         return {
             "text": f"`{' '.join(CORPUS)}`" if args.corpus is None else str(args.corpus),
             "text size, SHA-256": f"{len(text)} bytes, {hashlib.sha256(text).hexdigest()}",
-            "trained": f"{time.monotonic() - start:.0f} seconds, {args.threads} thread, "
-            f"{step} steps, {seen} bytes ({seen / (len(text) - len(held_out)):.1f} passes)",
+            "trained": f"{time.monotonic() - start:.0f} seconds (checks included), "
+            f"{args.threads} thread(s), {step} steps, {seen} bytes ({passes:.1f} passes)",
             "held-out bits per byte": bits,
         }
 
