@@ -77,9 +77,15 @@ static int wait_for_ranks(struct kvw_cache *cache, const struct change *change)
     return gate_ranks(cache, change->lane, change->call, &nothing, change->deadline_ns);
 }
 
+/* The last test; nothing of the step has been written before it. */
+static int agree_with_peers(struct kvw_cache *cache, const struct change *change)
+{
+    return gate_agree(cache, change->lane, change->call, change->next, false);
+}
+
 static int change_publish(struct kvw_cache *cache, const struct change *change)
 {
-    int error = gate_agree(cache, change->lane, change->call, change->next, false);
+    int error = agree_with_peers(cache, change);
     if (error != 0)
         return error;
     step_forget_open(cache, change->lane);
@@ -365,6 +371,8 @@ int kvw_keep(struct kvw_cache *cache, uint32_t lane, const struct kvw_item *item
         if (added[i].n > 0)
             error = wait_for_extent(cache, &change, items[i].group, &added[i]);
     }
+    if (error == 0)
+        error = agree_with_peers(cache, &change);
     if (error != 0)
         return error;
     for (uint32_t i = 0; i < n_items; i++) {

@@ -86,8 +86,8 @@ static bool is_in_the_way(const struct search *search, const struct hold *hold,
     if (claim == NULL)
         return hold->extent_first < search->extent_end &&
                search->extent_first < hold->extent_end;
-    /* A slot of the ring belongs to one rank for ever. (One of the keep extent does not,
-     * where rows are split: there the pins of all ranks count.) */
+    /* A slot of the ring belongs to one rank for ever. (One of the keep extent does
+     * not, where rows are split: there the pins of all ranks count.) */
     if ((hold->ranks >> rank & 1) == 0)
         return false;
     if (claim->steps_only && hold->kind == KVW_PIN_OF_VIEW)

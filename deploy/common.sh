@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What quickstart.sh and test.sh share. It is sourced by them; by itself it does nothing.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -8,10 +8,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 packages_build=(build-essential cmake ninja-build pkg-config
     liburing-dev libhwloc-dev libjansson-dev libopenmpi-dev openmpi-bin)
 # To run the tests as well:
-packages_test=("${packages_build[@]}" git libcriterion-dev libseccomp-dev strace clang-format
+packages_test=("${packages_build[@]}" git libcriterion-dev clang-format
     python3 python3-numpy python3-torch libopenblas0-pthread)
-# For the tests with clang, clang-tidy and OpenMP under clang too:
-packages_full=("${packages_test[@]}" clang clang-tidy libomp-dev)
+# For the tests with clang and clang-tidy too:
+packages_full=("${packages_test[@]}" clang clang-tidy)
 
 # say TEXT: one step, with the seconds since the start.
 say() {

@@ -46,7 +46,7 @@ say "building the preset release in build/release"
 if [[ ! -e build/release/build.ninja ]]; then
     cmake --preset release -DKVW_TESTS=OFF || stop 1 "cannot configure"
 fi
-cmake --build --preset release --target kvwheeld kvwheel-cli kvwheel-generate ||
+cmake --build --preset release </dev/null ||
     stop 1 "does not build"
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/kvwheel-quickstart-XXXXXX")
@@ -101,11 +101,11 @@ new=$(field bytes_new_rows)
 written=$(field bytes_written)
 say "done"
 cat <<END
-    generated            $made tokens, $(LC_ALL=C printf '%.1f' "$(field tokens_per_second)") per second
-    rows                 $(field rows) with the prompt, in a window of $window
-    window rolled past   $rolls times
+    tokens generated     $made, in $(field rows) rows with the prompt
+    tokens per second    $(LC_ALL=C printf '%.1f' "$(field tokens_per_second)")
+    window rolled past   $rolls times ($window rows, $sink of them a sink that stays)
     bytes of new rows    $new
-    bytes written        $written (rolling moves no row)
+    bytes written        $written: rolling moves no row
     left running         $(left_running)
 
 Next:
@@ -113,5 +113,6 @@ Next:
     build/release/bin/kvwheel-generate --help
     deploy/test.sh
 END
-((made == tokens && rolls >= rolls_least)) && [[ -n $new && $new == "$written" ]] ||
+if ((made != tokens || rolls < rolls_least)) || [[ -z $new || $new != "$written" ]]; then
     stop 4 "wanted $tokens tokens, $rolls_least rolls, and no more bytes written than new rows have"
+fi

@@ -9,9 +9,9 @@ usage: deploy/test.sh [--full] [--preset NAME] [--label REGEX]
 
 Install what the tests need (as root; otherwise say what is missing), build, test.
 
-  (nothing)        what CI runs: the preset dev with all its tests (the rules of
-                   tests/lint too), then asan with the tests that run in one machine's
-                   memory: unit, kernel, model, daemon and guard
+  (nothing)        what CI runs: the preset dev with all its tests but the long ones (the
+                   rules of tests/lint too), then asan with the labels unit, kernel,
+                   integration and guard
   --full           dev, asan, clang and tsan with all their tests, and clang-tidy
   --preset NAME    only this preset of CMakePresets.json, with all its tests
   --label REGEX    only the tests whose label matches, for instance lint
@@ -48,8 +48,9 @@ while (($#)); do
 done
 
 cd "$root"
-# A run is: preset, and of its labels those that match.
-in_memory='^(unit|kernel|model|daemon|guard)$'
+# A run is: preset, and of its labels those that match. No run includes label bench.
+without='^bench$'
+parts='^(unit|kernel|integration|guard)$'
 if [[ -n $preset ]]; then
     runs=("$preset $label")
 elif ((is_full)); then
@@ -57,7 +58,8 @@ elif ((is_full)); then
 elif [[ -n $label ]]; then
     runs=("dev $label")
 else
-    runs=("dev" "asan $in_memory")
+    without='^(bench|long)$'
+    runs=("dev" "asan $parts")
 fi
 
 scratch=
@@ -82,7 +84,7 @@ build() {
     if ((is_full)) && [[ $1 == clang ]]; then
         definitions+=(-DKVW_TIDY=ON)
     fi
-    cmake --preset "$1" "${definitions[@]}" && cmake --build --preset "$1"
+    cmake --preset "$1" "${definitions[@]}" && cmake --build --preset "$1" </dev/null
 }
 
 # running PRESET: pid and command of what its tests started and did not end.
@@ -125,20 +127,22 @@ allowed_skip() {
 
 # test_preset PRESET [LABEL]
 test_preset() {
-    local started=$SECONDS log=$scratch/$1.log filter=(--no-tests=error) name rest reason
+    local started=$SECONDS log=build/$1/test.log name rest reason
+    local filter=(--no-tests=error -LE "$without")
     say "$1: building"
     if ! build "$1"; then
         fail "$1: does not build"
         return
     fi
     if [[ -n ${2:-} ]]; then
-        # With --full not every preset has tests of the label.
-        ((is_full)) && filter=(-L "$2") || filter+=(-L "$2")
+        filter+=(-L "$2")
+        # Not every preset has tests of every label.
+        ((!is_full)) || filter[0]=--no-tests=ignore
     fi
     say "$1: testing ${2:+(labels $2)}"
     if ! KVW_TEST_RUN=$run_mark-$1 TMPDIR=$scratch XDG_RUNTIME_DIR=$scratch/run \
         CRITERION_VERBOSITY_LEVEL=1 \
-        ctest --preset "$1" "${filter[@]}" </dev/null 2>&1 | tee "$log"; then
+        ctest --test-dir "build/$1" --output-on-failure "${filter[@]}" </dev/null 2>&1 | tee "$log"; then
         fail "$1: see above"
     fi
     while read -r name rest; do

@@ -166,8 +166,7 @@ static void print_size(const struct kvw_spec *spec, const struct kvw_geometry *g
         table_add(&table, "%s", spec->group[g].name);
         table_add(&table, "%u", spec->group[g].n_layers);
         table_add(&table, "%u", spec->group[g].n_heads);
-        table_add(&table, "%llu",
-                  (unsigned long long)geometry_rows(geometry, g));
+        table_add(&table, "%llu", (unsigned long long)geometry_rows(geometry, g));
         table_add(&table, "%s", text_bytes(text, bytes->layer_bytes[g]));
         table_add(&table, "%s", text_bytes(text, bytes->group_bytes[g]));
     }

@@ -200,8 +200,8 @@ static json_t *groups_json(const struct shown *shown)
                 "policy", spec_name_policy(group->policy), "kind",
                 spec_name_kind(group->window_kind), "positions",
                 spec_name_positions(group->positions), "rows",
-                (json_int_t)geometry_rows(&shown->stat.geometry, g),
-                "layer_bytes", (json_int_t)shown->bytes.layer_bytes[g], "bytes",
+                (json_int_t)geometry_rows(&shown->stat.geometry, g), "layer_bytes",
+                (json_int_t)shown->bytes.layer_bytes[g], "bytes",
                 (json_int_t)shown->bytes.group_bytes[g], "planes", planes_json(group)));
     }
     return groups;

@@ -119,7 +119,8 @@ enum kvw_pin_policy { /* what a writer does when a reader's pin holds rows it ne
 enum kvw_piece_class { /* why a piece is visible */
                        KVW_PIECE_SINK = 1,
                        KVW_PIECE_KEPT = 2,
-                       KVW_PIECE_PAST = 3,    /* in a contiguous group the open chunk follows in it */
+                       KVW_PIECE_PAST =
+                           3, /* in a contiguous group the open chunk follows in it */
                        KVW_PIECE_CURRENT = 4, /* rows of the open chunk */
 };
 
@@ -176,10 +177,10 @@ struct kvw_spec_group {
     uint32_t policy;         /* enum kvw_policy */
     uint32_t window_kind;    /* enum kvw_window_kind */
     uint32_t positions;      /* enum kvw_positions */
-    uint32_t is_contiguous;  /* 1: each head's ring is mapped twice in a row, so that past
-                                and current rows are one piece for any third-party kernel.
-                                Costs up to a page's rows of slack per plane, and three
-                                mappings per layer, plane, lane and head at attach
+    uint32_t is_contiguous;  /* 1: each head's ring is mapped twice in a row, so that
+                                past  and current rows are one piece for any third-party
+                                kernel.  Costs up to a page's rows of slack per plane, and
+                                three  mappings per layer, plane, lane and head at attach
                                 (vm.max_map_count); not with split rows. Default 0. */
     uint32_t n_planes;       /* set by kvw_spec_add_plane() */
     struct kvw_spec_plane plane[KVW_SPEC_PLANES_MAX];
@@ -493,8 +494,8 @@ struct kvw_slots {
 
 /**
  * The memory of rows of the open chunk, to write them in place instead of kvw_update().
- * Then call kvw_written(); a contiguous group's rows lie at other addresses in a view, so
- * until then a compiler may not have stored them.
+ * Then call kvw_written(); a contiguous group's rows lie at other addresses in a view,
+ * so until then a compiler may not have stored them.
  *
  * @return 0, or as kvw_update() (without the gap rule).
  */
