@@ -8,11 +8,12 @@ Bounds are relative to the reference in double precision, with K and V rounded a
 import json
 import subprocess
 
-from harness import EXAMPLE, MODEL, PROMPT, Node, check, python_with, result
+from harness import EXAMPLE, MODEL, PROMPT, Node, by_speed, check, python_with, result
 
 PYTHON = python_with("torch")
-BYTES = 400
-WINDOW = ("--window", 64, "--sink", 4)
+BYTES = by_speed(400, 300, 100)
+TOKENS = by_speed(200, 200, 60)
+WINDOW = ("--window", by_speed(64, 64, 30), "--sink", 4)
 BOUND = {"f32": 1e-4, "f16": 5e-4, "bf16": 2e-3}
 
 
@@ -38,8 +39,8 @@ for positions in ("window", "absolute"):
         check(error <= bound, f"{positions} {dtype}: score off by {error:.2e}")
         print(f"{positions} {dtype}: {got['nll_nats']:.6f} nats, relative error {error:.1e}")
 
-flags = (*WINDOW, "--tokens", 200, "--prompt", PROMPT)
+flags = (*WINDOW, "--tokens", TOKENS, "--prompt", PROMPT)
 want = reference("--json", *flags)["generated"]
 got = result(2, node, "--greedy", *flags)["tokens"]
 check(got == want, "greedy tokens")
-print("200 greedy tokens: the same")
+print(f"{TOKENS} greedy tokens: the same")

@@ -6,11 +6,13 @@ import json
 import os
 import signal
 
-from harness import (PROMPT, REFUSED_RESUME, USAGE, Node, check, descendants, program_of,
-                     refused, result, run, start, wait_until)
+from harness import (PROMPT, REFUSED_RESUME, USAGE, Node, by_speed, check, descendants,
+                     program_of, refused, result, run, start, wait_until)
 
-TOKENS = 1500
-FLAGS = ("--prompt", PROMPT, "--tokens", TOKENS, "--seed", 3, "--window", 256, "--sink", 4)
+TOKENS = by_speed(1500, 500, 120)
+BEFORE = by_speed(200, 100, 30)  # tokens that come before a kill
+WINDOW = ("--window", by_speed(256, 64, 40), "--sink", 4)
+FLAGS = ("--prompt", PROMPT, "--tokens", TOKENS, "--seed", 3, *WINDOW)
 
 
 def workers(job):
@@ -29,7 +31,7 @@ def read_tokens(job, n):
 def check_worker_killed(node, wanted, ranks, victim):
     """Kill a rank twice, go on, and compare."""
     name = f"killed-{ranks}-{victim}"
-    for n in (200, 250):
+    for n in (BEFORE, BEFORE + 10):
         job = start(ranks, node, *FLAGS, "--json", "--resume", name)
         read_tokens(job, n)
         pids = workers(job)
@@ -39,7 +41,7 @@ def check_worker_killed(node, wanted, ranks, victim):
         check(job.returncode != 0, "a job whose rank was killed fails")
     got = result(ranks, node, *FLAGS, "--resume", name)
     check(got["tokens"] == wanted, f"{name}: another text")
-    check(got["resumed_from"] >= 450, f"resumed from {got['resumed_from']}")
+    check(got["resumed_from"] >= 2 * BEFORE, f"resumed from {got['resumed_from']}")
     check(got["bytes_written"] == got["bytes_new_rows"], f"{name}: bytes")
     print(f"{ranks} ranks, rank {victim} killed twice: same text, the last run began at row "
           f"{got['resumed_from']}")
@@ -48,19 +50,19 @@ def check_worker_killed(node, wanted, ranks, victim):
 def check_launcher_killed(node, wanted):
     """mpirun is killed: its ranks end by themselves, and the next job waits for that."""
     job = start(2, node, *FLAGS, "--json", "--resume", "launcher")
-    read_tokens(job, 200)
+    read_tokens(job, BEFORE)
     job.kill()
     job.wait(60)
     got = result(2, node, *FLAGS, "--resume", "launcher")
     check(got["tokens"] == wanted, "launcher: another text")
-    check(got["resumed_from"] >= 200, f"resumed from {got['resumed_from']}")
+    check(got["resumed_from"] >= BEFORE, f"resumed from {got['resumed_from']}")
     print(f"mpirun killed: same text, the last run began at row {got['resumed_from']}")
 
 
 def check_daemon_killed(node, wanted):
     """Nobody needs the daemon while tokens come."""
     job = start(2, node, *FLAGS, "--json", "--resume", "daemon")
-    read_tokens(job, 200)
+    read_tokens(job, BEFORE)
     servers = node.servers()
     check(len(servers) > 0, "a serving process under the keeper")
     os.kill(servers[0], signal.SIGKILL)
@@ -75,24 +77,34 @@ def check_daemon_killed(node, wanted):
 
 def check_going_on(node, wanted):
     """In two parts, with nothing given again; and what must not be changed."""
-    flags = ("--prompt", PROMPT, "--seed", 3, "--window", 256, "--sink", 4)
-    first = result(2, node, *flags, "--tokens", 100, "--resume", "parts")
-    check(first["tokens"] == wanted[:100] and first["resumed_from"] is None, "first part")
-    second = result(2, node, "--tokens", 300, "--resume", "parts")
-    check(second["tokens"] == wanted[:300], "second part")
-    check(second["resumed_from"] == len(PROMPT) + 99, "where it went on")
+    parts = ("--resume", "parts")
+    half, most = TOKENS // 4, TOKENS // 2
+    first = result(2, node, "--prompt", PROMPT, "--seed", 3, *WINDOW, "--tokens", half,
+                   *parts)
+    check(first["tokens"] == wanted[:half], "first part")
+    check(first["resumed_from"] is None, "nothing to resume")
+    second = result(2, node, "--tokens", most, *parts)
+    check(second["tokens"] == wanted[:most], "second part")
+    check(second["resumed_from"] == len(PROMPT) + half - 1, "where it went on")
     check(second["seed"] == 3, "the seed is the cache's")
-    plain = run(2, node, "--tokens", 320, "--resume", "parts")
-    check(plain.stdout == bytes(wanted[:320]) + b"\n", "the whole text, from the start")
+    plain = run(2, node, "--tokens", most + 5, *parts)
+    check(plain.stdout == bytes(wanted[:most + 5]) + b"\n", "the whole text from the start")
     check(b"kvwheel rm parts" in plain.stderr, "how to remove the cache")
-    fewer = result(2, node, "--tokens", 50, "--resume", "parts")
-    check(fewer["tokens"] == wanted[:50] and fewer["bytes_written"] == 0, "fewer tokens")
+    fewer = result(2, node, "--tokens", 10, *parts)
+    check(fewer["tokens"] == wanted[:10] and fewer["bytes_written"] == 0, "fewer tokens")
+    check_refused(node, parts)
+    check(result(2, node, "--tokens", most + 9, *parts)["tokens"] == wanted[:most + 9],
+          "refusals change nothing")
+    removed = node.kvwheel("rm", "parts")
+    check(removed.returncode == 0, f"kvwheel rm: {removed.stderr}")
 
+
+def check_refused(node, parts):
     for text, more in (
         ("--seed", ("--seed", 4)),
         ("--greedy", ("--greedy",)),
         ("--temperature", ("--temperature", 0.5)),
-        ("--window", ("--window", 128)),
+        ("--window", ("--window", 129)),
         ("--sink", ("--sink", 8)),
         ("--dtype", ("--dtype", "bf16")),
         ("--positions", ("--positions", "absolute")),
@@ -101,11 +113,9 @@ def check_going_on(node, wanted):
         ("--prompt", ("--prompt", PROMPT[::-1])),
         ("--tokens", ("--tokens", 10**8)),
     ):
-        refused(2, node, REFUSED_RESUME, text, "--tokens", 400, "--resume", "parts", *more)
-    refused(1, node, REFUSED_RESUME, "ranks", "--tokens", 400, "--resume", "parts")
+        refused(2, node, REFUSED_RESUME, text, "--tokens", 400, *parts, *more)
+    refused(1, node, REFUSED_RESUME, "ranks", "--tokens", 400, *parts)
     refused(1, node, USAGE, "no cache absent", "--tokens", 400, "--resume", "absent")
-    check(result(2, node, "--tokens", 330, "--resume", "parts")["tokens"] == wanted[:330],
-          "refusals change nothing")
 
 
 node = Node()
