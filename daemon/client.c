@@ -19,6 +19,7 @@
 #include "proto/base/cleanup.h"
 
 #define ACCEPT_RETRY_NS 100000000ull
+#define ACCEPTS_AT_ONCE 64u
 
 static struct ring_tag tag_of(const struct client *client, enum ring_kind kind)
 {
@@ -118,11 +119,17 @@ static void send_first(struct daemon *daemon, struct client *client)
 
 /* ---- accept ---- */
 
+/*
+ * A poll, not io_uring's own accept: that one waits exclusively, and the ring of a
+ * daemon that was just killed takes some milliseconds to go. Its accept, still in the
+ * queue of the listener that both share, then takes the one wake-up that was ours, and
+ * a client waits until the next one comes (seen in one restart of twelve).
+ */
 void client_accept(struct daemon *daemon)
 {
     daemon->accept_ns = NEVER_NS;
-    ring_accept(daemon->ring, daemon->listen_fd,
-                (struct ring_tag){.kind = RING_ACCEPT});
+    ring_poll(daemon->ring, daemon->listen_fd, POLLIN,
+              (struct ring_tag){.kind = RING_ACCEPT});
 }
 
 /* Out of descriptors: hang up on whoever waits, by means of the one in reserve. */
@@ -197,30 +204,26 @@ static void welcome(struct daemon *daemon, int socket)
     receive(daemon, client);
 }
 
-void client_accepted(struct daemon *daemon, const struct ring_event *event)
+void client_accepted(struct daemon *daemon)
 {
-    bool is_out = event->result == -EMFILE || event->result == -ENFILE ||
-                  event->result == -ENOMEM || event->result == -ENOBUFS;
-
-    if (event->result >= 0 && daemon->is_stopping)
-        close(event->result);
-    else if (event->result >= 0)
-        welcome(daemon, event->result);
-    else if (is_out)
-        shed(daemon);
-    else if (event->result == -EINVAL && !daemon->is_stopping) {
-        log_line(&daemon->log, LOG_ERROR,
-                 "accept refused: io_uring needs Linux 5.19 for multishot accept");
-        daemon_stop(daemon, EXIT_CODE_IO_URING);
+    if (daemon->is_stopping)
         return;
+    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+        if (fd >= 0) {
+            welcome(daemon, fd);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
+                   errno == ENOBUFS) {
+            /* Those who wait keep the listener ready: looking again at once would spin.
+             */
+            shed(daemon);
+            daemon->accept_ns = host_now_ns() + ACCEPT_RETRY_NS;
+            return;
+        } else if (errno == EAGAIN) {
+            break;
+        }
     }
-    if (event->is_more || daemon->is_stopping)
-        return;
-    /* Armed at once at the limit of descriptors it would fail at once, for ever. */
-    if (event->result >= 0)
-        client_accept(daemon);
-    else
-        daemon->accept_ns = host_now_ns() + ACCEPT_RETRY_NS;
+    client_accept(daemon);
 }
 
 /* ---- receive ---- */

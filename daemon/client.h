@@ -12,11 +12,13 @@ struct reply {
     uint32_t n_fds;
 };
 
-/** Arm accept (again). */
+/** Wait for connections (again). */
 void client_accept(struct daemon *daemon);
 
-/** A completion of accept, receive or send. */
-void client_accepted(struct daemon *daemon, const struct ring_event *event);
+/** Connections wait. */
+void client_accepted(struct daemon *daemon);
+
+/** A completion of receive or send. */
 void client_received(struct daemon *daemon, const struct ring_event *event);
 void client_sent(struct daemon *daemon, const struct ring_event *event);
 

@@ -54,7 +54,7 @@ static void dispatch(struct daemon *daemon, const struct ring_event *event)
     case RING_NONE:
         break;
     case RING_ACCEPT:
-        client_accepted(daemon, event);
+        client_accepted(daemon);
         break;
     case RING_RECEIVE:
         client_received(daemon, event);
@@ -167,6 +167,7 @@ static int begin(struct daemon *daemon)
     write_pid(daemon);
     ring_poll(daemon->ring, daemon->signals, POLLIN,
               (struct ring_tag){.kind = RING_SIGNAL});
+    (void)fcntl(daemon->listen_fd, F_SETFL, O_NONBLOCK);
     client_accept(daemon);
     log_line(&daemon->log, LOG_INFO,
              "serving socket %s keeper %u restarts %u caches %u attachments %u",

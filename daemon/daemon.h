@@ -171,7 +171,7 @@ struct daemon {
     int spare_fd; /* given up for a moment to shed a client at the descriptor limit */
     int signals;
     int own_pidfd;
-    uint64_t accept_ns; /* when accept is armed again, or NEVER_NS */
+    uint64_t accept_ns; /* when the listener is looked at again, or NEVER_NS */
 
     int keeper_socket; /* -1 = none */
     int keeper_pidfd;  /* of a keeper that we started, or -1 */

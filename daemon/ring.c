@@ -42,22 +42,22 @@ static int check_operations(struct ring *ring, struct kvw_refusal *refusal)
         int code;
         const char *name;
     } needed[] = {
-        {IORING_OP_ACCEPT, "accept"},           {IORING_OP_RECVMSG, "recvmsg"},
-        {IORING_OP_SENDMSG, "sendmsg"},         {IORING_OP_POLL_ADD, "poll"},
-        {IORING_OP_POLL_REMOVE, "poll_remove"}, {IORING_OP_FALLOCATE, "fallocate"},
+        {IORING_OP_RECVMSG, "recvmsg"},     {IORING_OP_SENDMSG, "sendmsg"},
+        {IORING_OP_POLL_ADD, "poll"},       {IORING_OP_POLL_REMOVE, "poll_remove"},
+        {IORING_OP_FALLOCATE, "fallocate"},
     };
     struct io_uring_probe *probe = io_uring_get_probe_ring(&ring->uring);
 
     if (probe == NULL)
         return refuse(refusal, -ENOSYS, 0, 0,
                       "io_uring: this kernel cannot say which operations it has; Linux "
-                      "5.19 is needed");
+                      "5.11 is needed");
     int error = 0;
     for (size_t i = 0; i < sizeof needed / sizeof needed[0] && error == 0; i++) {
         if (!io_uring_opcode_supported(probe, needed[i].code))
             error =
                 refuse(refusal, -ENOSYS, 0, 0,
-                       "io_uring: this kernel lacks the operation %s; Linux 5.19 is "
+                       "io_uring: this kernel lacks the operation %s; Linux 5.11 is "
                        "needed",
                        needed[i].name);
     }
@@ -65,7 +65,7 @@ static int check_operations(struct ring *ring, struct kvw_refusal *refusal)
     if (error == 0 && (ring->uring.features & IORING_FEAT_EXT_ARG) == 0)
         error =
             refuse(refusal, -ENOSYS, 0, 0,
-                   "io_uring: this kernel lacks waits with a timeout; Linux 5.19 is "
+                   "io_uring: this kernel lacks waits with a timeout; Linux 5.11 is "
                    "needed");
     return error;
 }
@@ -136,14 +136,6 @@ static struct io_uring_sqe *entry(struct ring *ring)
     return sqe;
 }
 
-void ring_accept(struct ring *ring, int socket, struct ring_tag tag)
-{
-    struct io_uring_sqe *sqe = entry(ring);
-
-    io_uring_prep_multishot_accept(sqe, socket, NULL, NULL, SOCK_CLOEXEC);
-    io_uring_sqe_set_data64(sqe, pack(tag));
-}
-
 void ring_receive(struct ring *ring, int socket, struct msghdr *head,
                   struct ring_tag tag)
 {
@@ -207,9 +199,7 @@ uint32_t ring_wait(struct ring *ring, uint64_t timeout_ns, struct ring_event *ev
         if (n_events == n_max)
             break;
         events[n_events++] =
-            (struct ring_event){.tag = unpack(cqe->user_data),
-                                .result = cqe->res,
-                                .is_more = (cqe->flags & IORING_CQE_F_MORE) != 0};
+            (struct ring_event){.tag = unpack(cqe->user_data), .result = cqe->res};
     }
     io_uring_cq_advance(&ring->uring, n_events);
     return n_events;

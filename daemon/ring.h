@@ -7,7 +7,6 @@
 #ifndef KVW_DAEMON_RING_H
 #define KVW_DAEMON_RING_H
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -15,8 +14,8 @@
 #include "proto/geometry.h"
 
 enum ring_kind {
-    RING_NONE = 0, /* a completion that nobody waits for */
-    RING_ACCEPT = 1,
+    RING_NONE = 0,   /* a completion that nobody waits for */
+    RING_ACCEPT = 1, /* connections wait */
     RING_RECEIVE = 2,
     RING_SEND = 3,
     RING_DEATH = 4,  /* a pidfd fired */
@@ -35,8 +34,7 @@ struct ring_tag {
 
 struct ring_event {
     struct ring_tag tag;
-    int result;   /* of the operation; negative errno */
-    bool is_more; /* a multishot operation that is still armed */
+    int result; /* of the operation; negative errno */
 };
 
 struct ring;
@@ -49,9 +47,6 @@ struct ring;
 KVW_NODISCARD int ring_open(struct ring **ring, struct kvw_refusal *refusal);
 
 struct ring *ring_close(struct ring *ring);
-
-/** Accept connections until a completion has is_more unset. */
-void ring_accept(struct ring *ring, int socket, struct ring_tag tag);
 
 /** Receive one packet; `head` stays valid until the completion. */
 void ring_receive(struct ring *ring, int socket, struct msghdr *head,

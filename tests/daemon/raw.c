@@ -332,6 +332,7 @@ static int call_with_fds(int fd, struct kvw_message *request,
     static uint8_t packet[KVW_MESSAGE_MAX];
 
     request->request = (uint32_t)now_ns();
+    *n_fds = 0;
     int error = raw_send(fd, request);
     if (error != 0)
         return error;
