@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All sequences of begin, write of one row, abort, commit, partial commit, truncate and
- * evict of one rank, over small windows, sinks, chunks and slacks, on the library itself.
- * States are told apart by what the ring holds (breadth first, each once); every step out
- * of every state is made by playing the shortest way to it and then that step. After it:
+ * evict of one rank, over small windows, sinks, chunks and slacks, on the library
+ * itself. States are told apart by what the ring holds (breadth first, each once);
+ * every step out of every state is made by playing the shortest way to it and then that
+ * step. After it:
  *
- *   R1, R5   the committed and the staged view show just the rows that the rules say, intact
- *   R6       truncate is refused just where the rule says, and lowest() says the same
- *   R9       no row is shown that was not written
+ *   R1, R5   the committed and the staged view show just the rows that the rules say,
+ * intact R6       truncate is refused just where the rule says, and lowest() says the
+ * same R9       no row is shown that was not written
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -80,7 +81,8 @@ static bool may_truncate(const struct search *search, const struct state *state,
     if (row > state->rows)
         return false;
     return row <= search->group->sink_rows ||
-           low_of(search, row, min_u64(state->evicted, row)) + search->ring >= state->hi;
+           low_of(search, row, min_u64(state->evicted, row)) + search->ring >=
+               state->hi;
 }
 
 /* The state after a step; false if it is none that could be made. */
@@ -122,7 +124,8 @@ static bool next_state(const struct search *search, const struct state *state,
     case EVICT:
     default:
         next->evicted = step.row;
-        return state->open == 0 && step.row >= state->evicted && step.row <= state->rows;
+        return state->open == 0 && step.row >= state->evicted &&
+               step.row <= state->rows;
     }
 }
 
@@ -161,13 +164,14 @@ static int make(struct search *search, const struct state *state, struct step st
 
 static bool fail(struct search *search, const char *what, int error)
 {
-    (void)snprintf(search->failure, sizeof search->failure, "%s -> %d (%s)", what, error,
-                   error < 0 ? kvw_last_error() : "");
+    (void)snprintf(search->failure, sizeof search->failure, "%s -> %d (%s)", what,
+                   error, error < 0 ? kvw_last_error() : "");
     return false;
 }
 
 /* One view: sink rows, then the ring from `low`, each intact. */
-static bool check_view(struct search *search, uint32_t flags, uint64_t low, uint64_t end)
+static bool check_view(struct search *search, uint32_t flags, uint64_t low,
+                       uint64_t end)
 {
     struct kvw_view view;
     uint64_t row = 0;
@@ -180,8 +184,9 @@ static bool check_view(struct search *search, uint32_t flags, uint64_t low, uint
         for (uint32_t k = 0; k < view.piece[i].n_rows; k++, row++) {
             if (row >= sink && row < low)
                 row = low;
-            const char *at = (const char *)kvw_piece_at(&view.plane[0], &view.piece[i], 0) +
-                             k * view.plane[0].row_bytes;
+            const char *at =
+                (const char *)kvw_piece_at(&view.plane[0], &view.piece[i], 0) +
+                k * view.plane[0].row_bytes;
             if (view.piece[i].row + k != row)
                 return fail(search, "view: another row", 0);
             if (at != world_row(&search->world, 0, 0, 0, 0, slot_of(search, row)))
@@ -250,8 +255,8 @@ static bool go_to(struct search *search, uint32_t index)
 }
 
 /* Number of a state; a new one is noted. 0: there is no room for more. */
-static uint32_t number_of(struct search *search, const struct state *state, uint32_t from,
-                          struct step step)
+static uint32_t number_of(struct search *search, const struct state *state,
+                          uint32_t from, struct step step)
 {
     uint64_t hash = 1;
     const uint8_t *byte = (const uint8_t *)state;
@@ -302,12 +307,8 @@ static bool expand(struct search *search, uint32_t index)
 {
     const struct state state = search->node[index].state;
     const uint8_t end = (uint8_t)(state.rows + 1);
-    const uint8_t most[] = {(uint8_t)search->group->chunk_rows_max,
-                            0,
-                            0,
-                            state.written,
-                            end,
-                            end};
+    const uint8_t most[] = {
+        (uint8_t)search->group->chunk_rows_max, 0, 0, state.written, end, end};
 
     for (uint8_t kind = BEGIN; kind <= EVICT; kind++) {
         for (uint8_t row = kind == BEGIN; row <= most[kind]; row++) {
@@ -369,15 +370,17 @@ static bool search_one(const struct kvw_geometry *geometry, uint32_t nodes_max,
     if (world_init(&search.world, geometry) != 0)
         return false;
     search.group = &search.world.geometry.group[0];
-    search.ring = geometry_ring_rows(search.group);
+    search.ring = geometry_ring_rows(geometry, 0);
     search.rows_max = search.group->sink_rows + 2 * search.ring + 1;
     search.table_size = 4 * nodes_max + 1;
     search.node = calloc(nodes_max, sizeof *search.node);
     search.table = calloc(search.table_size, sizeof *search.table);
     search.fresh_control = malloc(search.world.layout.control_bytes);
-    KVW_CHECK(search.node != NULL && search.table != NULL && search.fresh_control != NULL);
-    KVW_CHECK(geometry_rows(search.group) <= SLOTS_MAX);
-    memcpy(search.fresh_control, search.world.control, search.world.layout.control_bytes);
+    KVW_CHECK(search.node != NULL && search.table != NULL &&
+              search.fresh_control != NULL);
+    KVW_CHECK(geometry_rows(geometry, 0) <= SLOTS_MAX);
+    memcpy(search.fresh_control, search.world.control,
+           search.world.layout.control_bytes);
     memset(search.node[0].state.slot, NEVER, SLOTS_MAX);
     for (uint32_t i = 0; i < search.n_nodes && is_ok; i++)
         is_ok = expand(&search, i);
@@ -392,28 +395,41 @@ static bool search_one(const struct kvw_geometry *geometry, uint32_t nodes_max,
     return is_ok;
 }
 
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Set `index`, smallest first; false past the last. */
+static bool make_set(uint32_t index, struct kvw_geometry *geometry)
+{
+    const uint64_t sink = index % 3;
+    const uint64_t ring_window = 1 + index / 3 % 4;
+    const uint32_t slack = 1 + index / 12 % 2;
+    const uint64_t chunk = 1 + index / 24;
+    bool is_row = ring_window < chunk || (ring_window + slack) % 3 == 0;
+
+    make_geometry(geometry, sink, chunk, ring_window, slack,
+                  is_row ? KVW_GEOMETRY_ROW : KVW_GEOMETRY_CHUNK);
+    return chunk <= 3;
+}
+
+/* exhaust [states of a set at most [seconds]]; without, all states of all sets. */
 int main(int argc, char **argv)
 {
-    /* The whole of most sets takes minutes: the bound is for every day. */
-    uint32_t nodes_max = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 1200;
+    const uint32_t nodes_max =
+        argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 1u << 20;
+    const double end = argc > 2 ? now() + strtod(argv[2], NULL) : 1e300;
     struct search total = {0};
-    uint32_t n_sets = 0;
     struct kvw_geometry geometry;
+    uint32_t n_sets = 0;
 
-    for (uint64_t sink = 0; sink <= 2; sink++) {
-        for (uint64_t chunk = 1; chunk <= 3; chunk++) {
-            for (uint64_t ring_window = 1; ring_window <= 4; ring_window++) {
-                for (uint32_t slack = 1; slack <= 2; slack++) {
-                    uint8_t kind = ring_window < chunk || (ring_window + slack) % 3 == 0
-                                       ? KVW_GEOMETRY_ROW
-                                       : KVW_GEOMETRY_CHUNK;
-                    make_geometry(&geometry, sink, chunk, ring_window, slack, kind);
-                    n_sets++;
-                    if (!search_one(&geometry, nodes_max, &total))
-                        return 1;
-                }
-            }
-        }
+    while (make_set(n_sets, &geometry) && now() < end) {
+        if (!search_one(&geometry, nodes_max, &total))
+            return 1;
+        n_sets++;
     }
     printf("%u sets (%u in full), %u states, %" PRIu64 " steps out of them (%" PRIu64
            " refused as they must be)\n",

@@ -129,8 +129,8 @@ const struct m_record *oracle_record(const struct oracle *oracle, uint32_t lane,
     return &of->step[of->board[rank].step].record;
 }
 
-uint64_t oracle_low(const struct oracle *oracle, uint32_t group, const struct m_group *at,
-                    uint64_t ahead)
+uint64_t oracle_low(const struct oracle *oracle, uint32_t group,
+                    const struct m_group *at, uint64_t ahead)
 {
     const struct kvw_geometry_group *of = &oracle->geometry->group[group];
     uint64_t ring_window = of->window_rows - of->sink_rows;
@@ -143,10 +143,16 @@ uint64_t oracle_low(const struct oracle *oracle, uint32_t group, const struct m_
 uint64_t oracle_ring_rows(const struct oracle *oracle, uint32_t group)
 {
     const struct kvw_geometry_group *of = &oracle->geometry->group[group];
+    const struct kvw_geometry_partition *parts = &oracle->geometry->partition;
     uint64_t rows = of->window_rows - of->sink_rows;
 
     if (of->policy == KVW_GEOMETRY_ROLL)
         rows += of->slack_chunks * of->chunk_rows_max;
+    /* Where rows are split, a slot is one rank's for ever: whole rounds of the blocks.
+     */
+    const uint64_t period = (uint64_t)parts->row_block * parts->row_parts;
+    if (of->policy == KVW_GEOMETRY_ROLL && parts->row_parts > 1)
+        rows = (rows + period - 1) / period * period;
     return rows;
 }
 
@@ -173,9 +179,9 @@ bool oracle_may_truncate(const struct oracle *oracle, uint32_t lane, uint32_t ra
     at.evicted = min_u64(at.evicted, row);
     for (uint32_t peer = 0; peer < oracle->geometry->n_ranks; peer++) {
         const struct m_board *board = &oracle->lane[lane].board[peer];
-        if (board->is_held && oracle_low(oracle, group, &at, 0) +
-                                      oracle_ring_rows(oracle, group) <
-                                  board->group[group].hi)
+        if (board->is_held &&
+            oracle_low(oracle, group, &at, 0) + oracle_ring_rows(oracle, group) <
+                board->group[group].hi)
             return false;
     }
     return true;
@@ -191,11 +197,12 @@ uint64_t oracle_lowest(const struct oracle *oracle, uint32_t lane, uint32_t rank
     return row;
 }
 
-static void add_row(struct shown *shown, uint32_t *n, uint64_t row, uint32_t piece_class,
-                    uint64_t slot)
+static void add_row(struct shown *shown, uint32_t *n, uint64_t row,
+                    uint32_t piece_class, uint64_t slot)
 {
     KVW_CHECK(*n < M_SHOWN);
-    shown[(*n)++] = (struct shown){.row = row, .piece_class = piece_class, .slot = slot};
+    shown[(*n)++] =
+        (struct shown){.row = row, .piece_class = piece_class, .slot = slot};
 }
 
 static uint64_t slot_of(const struct oracle *oracle, uint32_t group, uint64_t row)
@@ -213,8 +220,8 @@ static const struct m_kept *kept_of(const struct m_group *at, uint64_t row)
     return NULL;
 }
 
-/* Rows below the floor, and rows of ranks that are not asked, leave; after positions were
- * given, so that what begin said of the chunk is true in every layer and rank. */
+/* Rows below the floor, and rows of ranks that are not asked, leave; after positions
+ * were given, so that what begin said of the chunk is true in every layer and rank. */
 static uint32_t leave_out(const struct oracle *oracle, uint64_t floor, uint64_t ranks,
                           struct shown *shown, uint32_t n_shown)
 {
@@ -232,7 +239,8 @@ static uint32_t leave_out(const struct oracle *oracle, uint64_t floor, uint64_t 
 }
 
 /* By the window rule: indices, so that distances are right for the chunk's last query,
- * which sees the ring from `low_last`; its earlier ones see it from `low` (kind row). */
+ * which sees the ring from `low_last`; its earlier ones see it from `low` (kind row).
+ */
 static void set_positions(const struct oracle *oracle, uint32_t group, uint64_t low,
                           uint64_t low_last, struct shown *shown, uint32_t n_shown)
 {
@@ -261,7 +269,8 @@ uint64_t oracle_prefix(const struct oracle *oracle, uint32_t lane, uint32_t rank
     uint64_t prefix = board->layer[layer].prefix;
     uint64_t rows = oracle_record(oracle, lane, rank)->group[group].rows;
 
-    while (prefix < board->group[group].n && !oracle_has_row(oracle, rank, rows + prefix))
+    while (prefix < board->group[group].n &&
+           !oracle_has_row(oracle, rank, rows + prefix))
         prefix++;
     return prefix;
 }
@@ -310,10 +319,8 @@ bool oracle_stamp(const struct oracle *oracle, uint32_t lane, uint32_t rank,
                   uint32_t layer, uint64_t row, uint64_t step, uint64_t *stamp)
 {
     const struct m_layer *of = &oracle->lane[lane].board[rank].layer[layer];
-    const uint64_t generation = oracle->lane[lane]
-                                    .step[step]
-                                    .record.group[group_of(oracle, layer)]
-                                    .generation;
+    const uint64_t generation =
+        oracle->lane[lane].step[step].record.group[group_of(oracle, layer)].generation;
 
     for (uint32_t i = of->n_versions; i-- > 0;) {
         const struct m_version *version = &of->version[i];

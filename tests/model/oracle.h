@@ -2,12 +2,12 @@
 /*
  * A plain model of the rules of a rolling cache, written from ARCHITECTURE.md and
  * PROTOCOL.md and independent of the library: for every lane the list of steps that its
- * ranks run, for every rank where it stands, what it has open, and the stamp of every row
- * of every layer that it ever committed. No shared memory, no clever arithmetic: it says
- * what each call may answer and which rows each view shows.
+ * ranks run, for every rank where it stands, what it has open, and the stamp of every
+ * row of every layer that it ever committed. No shared memory, no clever arithmetic: it
+ * says what each call may answer and which rows each view shows.
  *
- * Where the rules leave a choice (a claim that was never used may be taken back; which of
- * two reasons a refusal names), the model allows each.
+ * Where the rules leave a choice (a claim that was never used may be taken back; which
+ * of two reasons a refusal names), the model allows each.
  */
 #ifndef KVW_TESTS_MODEL_ORACLE_H
 #define KVW_TESTS_MODEL_ORACLE_H
@@ -59,7 +59,8 @@ enum m_kind {
     M_RESET_LAYER,
 };
 
-/* A call that publishes. Of a commit, `item` is what was begun and `publish` the rows. */
+/* A call that publishes. Of a commit, `item` is what was begun and `publish` the rows.
+ */
 struct m_call {
     enum m_kind kind;
     uint32_t n_items;
@@ -168,8 +169,8 @@ uint64_t oracle_ranks(const struct oracle *oracle, uint32_t lane);
 /* ---- arithmetic ---- */
 const struct m_record *oracle_record(const struct oracle *oracle, uint32_t lane,
                                      uint32_t rank);
-uint64_t oracle_low(const struct oracle *oracle, uint32_t group, const struct m_group *at,
-                    uint64_t ahead);
+uint64_t oracle_low(const struct oracle *oracle, uint32_t group,
+                    const struct m_group *at, uint64_t ahead);
 uint64_t oracle_ring_rows(const struct oracle *oracle, uint32_t group);
 uint64_t oracle_min_step(const struct oracle *oracle, uint32_t lane, uint64_t ranks);
 bool oracle_may_truncate(const struct oracle *oracle, uint32_t lane, uint32_t rank,
@@ -183,8 +184,8 @@ void expect_error(struct expect *expect, int error);
 void expect_maybe(struct expect *expect, int error);
 bool expect_allows(const struct expect *expect, int result);
 
-bool oracle_is_in_scope(const struct oracle *oracle, const struct m_pin *pin,
-                        uint32_t rank, uint32_t lane, uint32_t group);
+bool oracle_shares_extent(const struct oracle *oracle, const struct m_pin *pin,
+                          uint32_t rank, uint32_t lane, uint32_t group);
 
 /* Pins that the call goes over by its policy are marked revoked in `pins` when it is
  * applied. `begun` is what a success says. */
@@ -211,7 +212,8 @@ void oracle_abort(struct oracle *oracle, uint32_t rank, uint32_t lane);
 void oracle_expect_step(const struct oracle *oracle, uint32_t rank, uint32_t lane,
                         const struct m_call *call, const struct m_pin *pins,
                         uint32_t n_pins, uint32_t policy, struct expect *expect);
-/* `extent` of a new kept range, as the library chose it. False: a peer chose another. */
+/* `extent` of a new kept range, as the library chose it. False: a peer chose another.
+ */
 bool oracle_step(struct oracle *oracle, uint32_t rank, uint32_t lane,
                  const struct m_call *call, const uint64_t *extent);
 void oracle_expect_recover(const struct oracle *oracle, uint32_t rank, uint32_t lane,
@@ -230,8 +232,8 @@ uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer
                       uint64_t step, uint64_t ranks, int staged, uint64_t ahead,
                       struct shown *shown);
 
-/* Rows of the open chunk that count as written: those that this rank wrote in one run, and
- * those that are none of its own. */
+/* Rows of the open chunk that count as written: those that this rank wrote in one run,
+ * and those that are none of its own. */
 uint64_t oracle_prefix(const struct oracle *oracle, uint32_t lane, uint32_t rank,
                        uint32_t layer);
 

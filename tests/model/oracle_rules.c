@@ -90,8 +90,8 @@ static bool is_same_kept(const struct m_group *a, const struct m_group *b)
     uint32_t n_found = 0;
     for (uint32_t i = 0; i < a->n_kept; i++) {
         for (uint32_t k = 0; k < b->n_kept; k++)
-            n_found += a->kept[i].first == b->kept[k].first &&
-                       a->kept[i].n == b->kept[k].n;
+            n_found +=
+                a->kept[i].first == b->kept[k].first && a->kept[i].n == b->kept[k].n;
     }
     return a->n_kept == b->n_kept && n_found == a->n_kept;
 }
@@ -112,7 +112,8 @@ static bool is_same_record(const struct oracle *oracle, const struct m_record *a
 }
 
 static uint64_t open_hi(const struct oracle *oracle, const struct m_board *board,
-                        const struct m_group *at, const struct kvw_item *item, bool is_back)
+                        const struct m_group *at, const struct kvw_item *item,
+                        bool is_back)
 {
     const struct m_open *open = &board->group[item->group];
     uint64_t hi = is_back ? open->hi_before : open->hi;
@@ -125,47 +126,40 @@ static uint64_t open_hi(const struct oracle *oracle, const struct m_board *board
 /* True if the open chunk's claim may be taken back, for nothing was done with it. */
 static bool may_go_back(const struct m_board *board, uint32_t group)
 {
-    return board->is_open && board->group[group].n > 0 && !board->group[group].is_touched;
+    return board->is_open && board->group[group].n > 0 &&
+           !board->group[group].is_touched;
 }
 
-static bool is_conflict(const struct oracle *oracle, uint32_t group, uint64_t generation,
-                        uint64_t low, uint64_t end, const struct m_group *at, uint64_t hi)
+static bool is_conflict(const struct oracle *oracle, uint32_t group,
+                        uint64_t generation, uint64_t low, uint64_t end,
+                        const struct m_group *at, uint64_t hi)
 {
     return generation != at->generation || end > at->rows ||
            (end > oracle->geometry->group[group].sink_rows &&
             low + oracle_ring_rows(oracle, group) < hi);
 }
 
-/* Ranks that share the rows of a ring share its slots: a pin on the rows of one of them
- * concerns them all. */
-bool oracle_is_in_scope(const struct oracle *oracle, const struct m_pin *pin,
-                        uint32_t rank, uint32_t lane, uint32_t group)
+static bool is_in_scope(const struct m_pin *pin, uint32_t rank, uint32_t lane,
+                        uint32_t group)
+{
+    return pin->lane == lane && pin->group == group && (pin->ranks >> rank & 1) != 0;
+}
+
+/* Ranks that share the rows of a layer share its keep extent: a slot of it may be
+ * another rank's each time. */
+bool oracle_shares_extent(const struct oracle *oracle, const struct m_pin *pin,
+                          uint32_t rank, uint32_t lane, uint32_t group)
 {
     const uint32_t row_parts = oracle->geometry->partition.row_parts;
-    const uint64_t of_ring = ((1ull << row_parts) - 1) << rank / row_parts * row_parts;
+    const uint64_t of_layer = ((1ull << row_parts) - 1) << rank / row_parts * row_parts;
 
-    return pin->lane == lane && pin->group == group && (pin->ranks & of_ring) != 0;
+    return pin->lane == lane && pin->group == group && (pin->ranks & of_layer) != 0;
 }
 
-/* A pin against a chunk: as a record, but rows of other ranks of the same ring may well be
- * ahead of this rank's. */
 static bool is_pin_conflict(const struct oracle *oracle, const struct m_pin *pin,
-                            uint32_t rank, const struct m_group *at, uint64_t hi)
+                            const struct m_group *at, uint64_t hi)
 {
-    uint64_t end = (pin->ranks >> rank & 1) != 0 ? pin->end : min_u64(pin->end, at->rows);
-
-    return is_conflict(oracle, pin->group, pin->generation, pin->low, end, at, hi);
-}
-
-/* Where rows are split, a rank that is behind has still to write rows from its T on: their
- * slots are not free before it has. */
-static bool is_before_writer(const struct oracle *oracle, uint32_t group,
-                             const struct m_group *held, uint64_t hi)
-{
-    return oracle->geometry->partition.row_parts > 1 &&
-           max_u64(held->rows, oracle->geometry->group[group].sink_rows) +
-                   oracle_ring_rows(oracle, group) <
-               hi;
+    return is_conflict(oracle, pin->group, pin->generation, pin->low, pin->end, at, hi);
 }
 
 /* Records from the slowest rank's to one's own, and pins, against one item. */
@@ -178,27 +172,26 @@ static void expect_holders(const struct oracle *oracle, uint32_t rank, uint32_t 
     const uint32_t group = item->group;
     const struct m_group *at = &oracle_record(oracle, lane, rank)->group[group];
     uint64_t hi = open_hi(oracle, own, at, item, false);
-    uint64_t hi_back = may_go_back(own, group) ? open_hi(oracle, own, at, item, true) : hi;
+    uint64_t hi_back =
+        may_go_back(own, group) ? open_hi(oracle, own, at, item, true) : hi;
 
     for (uint64_t step = oracle_min_step(oracle, lane, oracle_ranks(oracle, lane));
          step < own->step; step++) {
         const struct m_group *held = &of->step[step].record.group[group];
         uint64_t low = oracle_low(oracle, group, held, 0);
-        if (is_conflict(oracle, group, held->generation, low, held->rows, at, hi) ||
-            is_before_writer(oracle, group, held, hi)) {
-            bool is_certain = is_conflict(oracle, group, held->generation, low, held->rows,
-                                          at, hi_back) ||
-                              is_before_writer(oracle, group, held, hi_back);
+        if (is_conflict(oracle, group, held->generation, low, held->rows, at, hi)) {
+            bool is_certain = is_conflict(oracle, group, held->generation, low,
+                                          held->rows, at, hi_back);
             expect_laggards(oracle, lane, step, expect);
             expect->may_succeed = expect->may_succeed || !is_certain;
         }
     }
     for (uint32_t i = 0; i < n_pins; i++) {
         const struct m_pin *pin = &pins[i];
-        if (!oracle_is_in_scope(oracle, pin, rank, lane, group) ||
-            !is_pin_conflict(oracle, pin, rank, at, hi))
+        if (!is_in_scope(pin, rank, lane, group) ||
+            !is_pin_conflict(oracle, pin, at, hi))
             continue;
-        bool is_certain = is_pin_conflict(oracle, pin, rank, at, hi_back);
+        bool is_certain = is_pin_conflict(oracle, pin, at, hi_back);
         if (policy == KVW_PIN_REVOKE && pin->seat != rank)
             continue;
         if (policy == KVW_PIN_REVOKE || !is_certain)
@@ -237,9 +230,10 @@ static void commit_of(const struct m_record *from, const struct kvw_item *items,
 
 /* A peer is ahead, and no commit of this chunk is its step. Of the epochs a begin may
  * speak already, or leave them to the commit. */
-static void expect_no_divergence(const struct oracle *oracle, uint32_t lane, uint32_t rank,
-                                 const struct kvw_item *items, uint32_t n_items,
-                                 bool is_repeated, struct expect *expect)
+static void expect_no_divergence(const struct oracle *oracle, uint32_t lane,
+                                 uint32_t rank, const struct kvw_item *items,
+                                 uint32_t n_items, bool is_repeated,
+                                 struct expect *expect)
 {
     const struct m_lane *of = &oracle->lane[lane];
     const struct m_record *own = oracle_record(oracle, lane, rank);
@@ -251,7 +245,8 @@ static void expect_no_divergence(const struct oracle *oracle, uint32_t lane, uin
     const struct m_record *peer = &of->step[of->board[rank].step + 1].record;
     for (uint32_t i = 0; i < n_items; i++) {
         uint32_t g = items[i].group;
-        uint64_t grown = peer->group[g].rows - own->group[g].rows; /* huge if it shrank */
+        uint64_t grown =
+            peer->group[g].rows - own->group[g].rows; /* huge if it shrank */
         publish[g] = min_u64(items[i].n, grown);
     }
     commit_of(own, items, n_items, publish, &next);
@@ -308,7 +303,8 @@ void oracle_expect_begin(const struct oracle *oracle, uint32_t rank, uint32_t la
                      items[i].n <= of->chunk_rows_max;
         if (!is_ok)
             expect_error(expect, -EINVAL);
-        if (of->policy == KVW_GEOMETRY_REFUSE && at->rows + items[i].n > of->window_rows)
+        if (of->policy == KVW_GEOMETRY_REFUSE &&
+            at->rows + items[i].n > of->window_rows)
             expect_error(expect, -ENOSPC);
         if (is_ok)
             expect_holders(oracle, rank, lane, &items[i], pins, n_pins, policy, expect);
@@ -374,8 +370,8 @@ void oracle_begin(struct oracle *oracle, uint32_t rank, uint32_t lane,
         const struct m_group *at = &record->group[items[i].group];
         uint64_t hi = open_hi(oracle, board, at, &items[i], false);
         for (uint32_t k = 0; k < n_pins; k++) {
-            if (oracle_is_in_scope(oracle, &pins[k], rank, lane, items[i].group) &&
-                is_pin_conflict(oracle, &pins[k], rank, at, hi))
+            if (is_in_scope(&pins[k], rank, lane, items[i].group) &&
+                is_pin_conflict(oracle, &pins[k], at, hi))
                 pins[k].is_revoked = true;
         }
         open->n = items[i].n;
@@ -467,7 +463,8 @@ void oracle_expect_commit(const struct oracle *oracle, uint32_t rank, uint32_t l
 
 /* Put a rank at a new step; the lane learns it if the rank is the first. */
 static bool advance(struct oracle *oracle, uint32_t rank, uint32_t lane,
-                    const struct m_call *call, const struct m_record *next, bool is_rewind)
+                    const struct m_call *call, const struct m_record *next,
+                    bool is_rewind)
 {
     struct m_lane *of = &oracle->lane[lane];
     struct m_board *board = &of->board[rank];
@@ -486,9 +483,9 @@ static bool advance(struct oracle *oracle, uint32_t rank, uint32_t lane,
         const struct m_record *first = &of->step[board->step].record;
         for (uint32_t g = 0; g < oracle->geometry->n_groups; g++) {
             for (uint32_t k = 0; k < next->group[g].n_kept; k++)
-                is_same = is_same && memcmp(&next->group[g].kept[k],
-                                            &first->group[g].kept[k],
-                                            sizeof(struct m_kept)) == 0;
+                is_same =
+                    is_same && memcmp(&next->group[g].kept[k], &first->group[g].kept[k],
+                                      sizeof(struct m_kept)) == 0;
         }
     }
     of->step[board->step].rewinds[rank] = rewinds;
@@ -562,7 +559,8 @@ static void keep_group(uint64_t first, uint64_t n, uint64_t extent, struct m_gro
     if (n > 0) {
         if (at->n_kept == KVW_KEPT_MAX)
             return;
-        at->kept[at->n_kept++] = (struct m_kept){.first = first, .n = n, .extent = extent};
+        at->kept[at->n_kept++] =
+            (struct m_kept){.first = first, .n = n, .extent = extent};
         return;
     }
     for (uint32_t k = 0; k < at->n_kept; k++) {
@@ -606,8 +604,8 @@ static void next_of(const struct oracle *oracle, const struct m_record *record,
         if (item->has_epoch != 0)
             at->epoch = item->epoch;
     }
-    for (uint32_t g = 0; g < oracle->geometry->n_groups && call->kind == M_RESET &&
-                         call->n_items == 0;
+    for (uint32_t g = 0;
+         g < oracle->geometry->n_groups && call->kind == M_RESET && call->n_items == 0;
          g++)
         reset_group(oracle, g, next);
 }
@@ -626,7 +624,8 @@ static uint64_t busy_extent(const struct oracle *oracle, uint32_t rank, uint32_t
             busy |= ((1ull << at->kept[k].n) - 1) << at->kept[k].extent;
     }
     for (uint32_t i = 0; i < n_pins; i++) {
-        if (oracle_is_in_scope(oracle, &pins[i], rank, lane, group) && pins[i].keep_end > 0)
+        if (oracle_shares_extent(oracle, &pins[i], rank, lane, group) &&
+            pins[i].keep_end > 0)
             busy |= ((1ull << (pins[i].keep_end - pins[i].keep_first)) - 1)
                     << pins[i].keep_first;
     }
@@ -653,6 +652,12 @@ static void expect_extent(const struct oracle *oracle, uint32_t rank, uint32_t l
     const uint64_t own = of->board[rank].step;
     uint64_t own_busy = busy_extent(oracle, rank, lane, item->group, pins, 0, own);
     uint64_t busy = busy_extent(oracle, rank, lane, item->group, pins, 0, min_step);
+    for (uint32_t i = 0; i < n_pins; i++) {
+        /* The place is one for all ranks: any pin on it may be respected. */
+        if (pins[i].lane == lane && pins[i].group == item->group &&
+            pins[i].keep_end > 0)
+            expect_maybe(expect, -EBUSY);
+    }
     uint64_t all_busy =
         busy_extent(oracle, rank, lane, item->group, pins, n_pins, min_step);
 
@@ -678,8 +683,8 @@ static void expect_extent(const struct oracle *oracle, uint32_t rank, uint32_t l
     }
     if (!has_gap(own_busy, item->n, keep_rows))
         expect_error(expect, -ENOSPC);
-    /* All ranks must choose the same place, whoever is first: a library may choose by the
-     * record alone and then wait for just that place. */
+    /* All ranks must choose the same place, whoever is first: a library may choose by
+     * the record alone and then wait for just that place. */
     if (busy != own_busy) {
         bool is_certain = !has_gap(busy, item->n, keep_rows);
         bool may_succeed = expect->may_succeed && !is_certain;
@@ -816,8 +821,8 @@ void oracle_recover(struct oracle *oracle, uint32_t rank, uint32_t lane,
             rows->n_versions--;
     }
     for (uint32_t peer = 0; peer < oracle->geometry->n_ranks; peer++)
-        is_complete = is_complete && ((ranks >> peer & 1) == 0 ||
-                                      of->board[peer].era == board->era);
+        is_complete = is_complete &&
+                      ((ranks >> peer & 1) == 0 || of->board[peer].era == board->era);
     if (is_complete)
         of->n_steps = (uint32_t)step + 1;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small numbers on purpose: every corner (a sink that is not full, a chunk as large as the
- * window, the wrap) comes within a few calls. */
+/* Small numbers on purpose: every corner (a sink that is not full, a chunk as large as
+ * the window, the wrap) comes within a few calls. */
 #include "tests/model/plan.h"
 
 #include <inttypes.h>
@@ -29,8 +29,7 @@ static void plan_window(uint64_t *seed, struct kvw_geometry_group *group)
 
     group->kind = pick(seed, 3) == 0 ? KVW_GEOMETRY_ROW : KVW_GEOMETRY_CHUNK;
     group->policy = is_roll ? KVW_GEOMETRY_ROLL : KVW_GEOMETRY_REFUSE;
-    group->positions =
-        pick(seed, 3) == 0 ? KVW_GEOMETRY_WINDOW : KVW_GEOMETRY_ABSOLUTE;
+    group->positions = pick(seed, 3) == 0 ? KVW_GEOMETRY_WINDOW : KVW_GEOMETRY_ABSOLUTE;
     group->sink_rows = pick(seed, 2) == 0 ? 0 : pick(seed, 6);
     group->chunk_rows_max = chunk;
     group->slack_chunks = is_roll ? 1 + pick(seed, 3) : 0;
@@ -38,7 +37,8 @@ static void plan_window(uint64_t *seed, struct kvw_geometry_group *group)
     group->window_rows = group->sink_rows + least + pick(seed, 8);
     if (!is_roll && group->chunk_rows_max > group->window_rows)
         group->chunk_rows_max = group->window_rows;
-    group->keep_rows = pick(seed, 2) == 0 ? 0 : 1 + pick(seed, 7);
+    group->keep_rows =
+        pick(seed, 3) == 0 ? 0 : 1 + pick(seed, pick(seed, 2) == 0 ? 2 : 7);
 }
 
 static void plan_partition(uint64_t *seed, struct kvw_geometry *geometry)
@@ -88,12 +88,14 @@ void plan_geometry(uint64_t seed, struct kvw_geometry *geometry)
 void plan_op(uint64_t seed, uint32_t index, struct op *op)
 {
     static const uint8_t weight[OP_KINDS] = {
-        [OP_ROUND] = 24,      [OP_ADVANCE] = 24,    [OP_BEGIN] = 12,  [OP_BEGIN_WRONG] = 4,
-        [OP_UPDATE] = 10,     [OP_SLOTS] = 6,       [OP_FILL] = 6,    [OP_COMMIT] = 10,
-        [OP_ABORT] = 4,       [OP_TRUNCATE] = 7,    [OP_EVICT] = 5,   [OP_KEEP] = 7,
-        [OP_RESET] = 2,       [OP_RESET_LAYER] = 3, [OP_HOLD] = 10,   [OP_RELEASE] = 9,
-        [OP_RESET_STATE] = 1, [OP_WAIT] = 3,        [OP_RECOVER] = 2, [OP_RECOVER_ALL] = 2,
-        [OP_KILL] = 3,        [OP_ATTACH] = 6,      [OP_DETACH] = 1,  [OP_POLICY] = 3,
+        [OP_ROUND] = 24,      [OP_ADVANCE] = 24,    [OP_BEGIN] = 12,
+        [OP_BEGIN_WRONG] = 4, [OP_UPDATE] = 10,     [OP_SLOTS] = 6,
+        [OP_FILL] = 6,        [OP_COMMIT] = 10,     [OP_ABORT] = 4,
+        [OP_TRUNCATE] = 7,    [OP_EVICT] = 5,       [OP_KEEP] = 10,
+        [OP_RESET] = 2,       [OP_RESET_LAYER] = 3, [OP_HOLD] = 10,
+        [OP_RELEASE] = 9,     [OP_RESET_STATE] = 1, [OP_WAIT] = 3,
+        [OP_RECOVER] = 2,     [OP_RECOVER_ALL] = 2, [OP_KILL] = 3,
+        [OP_ATTACH] = 6,      [OP_DETACH] = 1,      [OP_POLICY] = 3,
         [OP_OUTSIDE] = 1,     [OP_FORBIDDEN] = 1,
     };
     uint64_t random = world_mix(seed, 23, index + 1);
@@ -121,13 +123,14 @@ void plan_print(const struct kvw_geometry *geometry, FILE *to)
     for (uint32_t g = 0; g < geometry->n_groups; g++) {
         const struct kvw_geometry_group *of = &geometry->group[g];
         fprintf(to,
-                "  g%u: W %" PRIu64 " S %" PRIu64 " chunk %" PRIu64 " slack %u keep %" PRIu64
+                "  g%u: W %" PRIu64 " S %" PRIu64 " chunk %" PRIu64
+                " slack %u keep %" PRIu64
                 " %s kind %s positions %s, %u heads, %u planes, model layers",
                 g, of->window_rows, of->sink_rows, of->chunk_rows_max, of->slack_chunks,
                 of->keep_rows, of->policy == KVW_GEOMETRY_ROLL ? "roll" : "refuse",
                 of->kind == KVW_GEOMETRY_ROW ? "row" : "chunk",
-                of->positions == KVW_GEOMETRY_WINDOW ? "window" : "absolute", of->n_heads,
-                of->n_planes);
+                of->positions == KVW_GEOMETRY_WINDOW ? "window" : "absolute",
+                of->n_heads, of->n_planes);
         for (uint32_t i = 0; i < of->n_layers; i++)
             fprintf(to, " %u", geometry->model_layer[of->layer_first + i]);
         fprintf(to, "\n");

@@ -18,8 +18,8 @@ bool player_init(struct player *player, const struct kvw_geometry *geometry,
     if (world_init(&player->world, geometry) != 0)
         return player_fail(player, "no memory for the segments");
     oracle_init(&player->oracle, &player->world.geometry);
-    player->before = malloc(player->world.layout.control_bytes +
-                            player->world.layout.data_bytes);
+    player->before =
+        malloc(player->world.layout.control_bytes + player->world.layout.data_bytes);
     if (player->before == NULL)
         return player_fail(player, "no memory");
     for (uint32_t rank = 0; rank < geometry->n_ranks; rank++) {
@@ -148,7 +148,8 @@ static bool follow(struct player *player, uint32_t rank, uint32_t lane,
         return true; /* refused */
     return player_fill(player, rank, lane, publish, random[1]) &&
            player_commit(player, rank, lane, publish) &&
-           (board->step == step + 1 || player_fail(player, "a follower did not advance"));
+           (board->step == step + 1 ||
+            player_fail(player, "a follower did not advance"));
 }
 
 static bool go_on(struct player *player, uint32_t rank, uint32_t lane,
@@ -175,7 +176,8 @@ static bool play_round(struct player *player, uint32_t lane, const uint32_t *ran
     const uint32_t n_ranks = player->world.geometry.n_ranks;
 
     for (uint32_t i = 0; i < n_ranks; i++) {
-        uint32_t rank = (i * (random[5] % 2 == 0 ? 1 : n_ranks - 1) + random[6]) % n_ranks;
+        uint32_t rank =
+            (i * (random[5] % 2 == 0 ? 1 : n_ranks - 1) + random[6]) % n_ranks;
         if (player->world.seat[rank] == NULL ||
             !player->oracle.lane[lane].board[rank].is_held)
             continue;
@@ -246,8 +248,8 @@ static bool play_begin_wrong(struct player *player, uint32_t rank, uint32_t lane
     return player_begin(player, rank, lane, items, n_items);
 }
 
-static bool play_write(struct player *player, uint32_t rank, uint32_t lane, bool is_slots,
-                       const uint32_t *random)
+static bool play_write(struct player *player, uint32_t rank, uint32_t lane,
+                       bool is_slots, const uint32_t *random)
 {
     const uint32_t layer = random[0] % player->world.geometry.n_layers;
     const struct m_board *board = &player->oracle.lane[lane].board[rank];
@@ -279,8 +281,7 @@ static bool play_commit(struct player *player, uint32_t rank, uint32_t lane,
         publish[g] = board->group[g].n == 0
                          ? 0
                          : (random[1] >> (4 * g)) % (board->group[g].n + 1);
-    if (random[0] % 3 == 1 &&
-        !player_fill(player, rank, lane, publish, random[2]))
+    if (random[0] % 3 == 1 && !player_fill(player, rank, lane, publish, random[2]))
         return false;
     if (random[3] % 16 == 0 && board->group[board->begun[0].group].n > 0)
         publish[board->begun[0].group] = board->group[board->begun[0].group].n + 1;
@@ -320,7 +321,8 @@ static void random_item(const struct player *player, uint32_t rank, uint32_t lan
         }
         item->row = low + random[1] % (at->rows > low ? at->rows - low : 1);
         item->n = 1 + random[3] % 3;
-        if (item->row + item->n > at->rows && random[2] % 8 != 0 && at->rows > item->row)
+        if (item->row + item->n > at->rows && random[2] % 8 != 0 &&
+            at->rows > item->row)
             item->n = at->rows - item->row;
         if (random[2] % 16 == 0)
             item->row -= min_u64(item->row, 2);
@@ -364,13 +366,41 @@ static bool play_step(struct player *player, uint32_t rank, uint32_t lane,
 
 /* ---- views that are kept, waits ---- */
 
+/* Some of the ranks that hold a layer; all row parts of a head or one of the ranks. */
+static uint64_t some_ranks(const struct player *player, uint64_t holders,
+                           uint32_t random)
+{
+    uint64_t ranks = holders & random;
+
+    if (player->world.geometry.partition.row_parts > 1 || ranks == 0)
+        return 1ull << (uint32_t)__builtin_ctzll(holders);
+    return ranks;
+}
+
+/* True if the heads of a set of ranks follow each other. */
+static bool is_heads_run(const struct player *player, uint32_t layer, uint64_t ranks)
+{
+    const uint32_t g = geometry_group_of(&player->world.geometry, layer);
+    uint32_t end = UINT32_MAX;
+
+    for (uint32_t rank = 0; rank < player->world.geometry.n_ranks; rank++) {
+        struct kvw_part part = oracle_part(&player->oracle, g, rank);
+        if ((ranks >> rank & 1) == 0)
+            continue;
+        if (end != UINT32_MAX && part.head_first != end)
+            return false;
+        end = part.head_first + part.n_heads;
+    }
+    return true;
+}
+
 static bool play_hold(struct player *player, uint32_t lane, const uint32_t *random)
 {
     const struct kvw_geometry *geometry = &player->world.geometry;
     const uint32_t layer = random[1] % geometry->n_layers;
     uint32_t seat = seat_of(player, random[0]);
     struct held *held = &player->held[random[2] % M_HELD];
-    uint32_t flags = random[3] % 4 == 0 ? KVW_UNPINNED : 0;
+    uint32_t flags = random[3] % 3 == 0 ? KVW_UNPINNED : 0;
     uint64_t ranks = UINT64_MAX;
 
     if (held->is_used || seat == UINT32_MAX)
@@ -389,9 +419,16 @@ static bool play_hold(struct player *player, uint32_t lane, const uint32_t *rand
     else if (random[4] % 4 == 0)
         ranks = 0;
     else if (random[4] % 4 == 1)
-        ranks = 1ull << (uint32_t)__builtin_ctzll(holders);
+        ranks = some_ranks(player, holders, random[5]);
     else if (is_rank && random[4] % 4 == 2)
         flags |= KVW_STAGED;
+    if (ranks != UINT64_MAX && ranks != 0 && !is_heads_run(player, layer, ranks)) {
+        int error = kvw_cut(player->world.seat[seat], lane, (struct kvw_layer){layer},
+                            ranks, flags, &held->view);
+        return error == -EINVAL ||
+               player_fail(player, "cut of heads that do not follow each other -> %d",
+                           error);
+    }
     return player_view(player, seat, lane, layer, flags, ranks, held);
 }
 
@@ -429,10 +466,9 @@ static bool play_wait(struct player *player, uint32_t lane, const uint32_t *rand
     for (uint32_t peer = 0; peer < player->world.geometry.n_ranks; peer++) {
         if ((ranks >> peer & 1) == 0 || (rank != KVW_ALL_RANKS && peer != rank))
             continue;
-        bool is_there = is_rows ? oracle_record(&player->oracle, lane, peer)
-                                          ->group[g]
-                                          .rows >= rows
-                                : of->board[peer].step >= step;
+        bool is_there =
+            is_rows ? oracle_record(&player->oracle, lane, peer)->group[g].rows >= rows
+                    : of->board[peer].step >= step;
         is_true = is_true && is_there;
         if (!is_there && player->oracle.seat[peer] != KVW_SEAT_OWNED)
             expect_error(&expect, -EOWNERDEAD);
@@ -443,7 +479,8 @@ static bool play_wait(struct player *player, uint32_t lane, const uint32_t *rand
                      : kvw_wait_step(player->world.seat[seat], lane, rank, step, 0);
     if (expect_allows(&expect, result))
         return true;
-    return player_fail(player, "wait(seat %u, lane %u, rank %d, %s %" PRIu64 ") -> %d, %s",
+    return player_fail(player,
+                       "wait(seat %u, lane %u, rank %d, %s %" PRIu64 ") -> %d, %s",
                        seat, lane, (int)rank, is_rows ? "rows" : "step",
                        is_rows ? rows : step, result, is_true ? "true" : "not true");
 }
@@ -485,8 +522,8 @@ static bool leave(struct player *player, uint32_t seat, bool is_death)
     forget_held(player, seat);
     if (is_rank)
         player->oracle.seat[seat] = is_death ? KVW_SEAT_DEAD : KVW_SEAT_FREE;
-    for (uint32_t lane = 0; is_rank && !is_death && lane < player->world.geometry.n_lanes;
-         lane++)
+    for (uint32_t lane = 0;
+         is_rank && !is_death && lane < player->world.geometry.n_lanes; lane++)
         oracle_abort(&player->oracle, seat, lane);
     return !is_rank || is_death || see_all_claims(player, seat);
 }
@@ -499,7 +536,8 @@ static bool attach(struct player *player, uint32_t seat)
         fprintf(player->log, "  seat %u attaches\n", seat);
     int error = world_attach(&player->world, seat);
     if (error != 0)
-        return player_fail(player, "attach(%u) -> %d (%s)", seat, error, kvw_last_error());
+        return player_fail(player, "attach(%u) -> %d (%s)", seat, error,
+                           kvw_last_error());
     if (!is_rank)
         return true;
     player->oracle.seat[seat] = KVW_SEAT_OWNED;
@@ -517,7 +555,8 @@ static bool play_attach(struct player *player, uint32_t random)
             return attach(player, rank);
     }
     uint32_t reader = WORLD_RANKS_MAX + random % WORLD_READERS_MAX;
-    return player->world.seat[reader] != NULL || random % 4 != 0 || attach(player, reader);
+    return player->world.seat[reader] != NULL || random % 4 != 0 ||
+           attach(player, reader);
 }
 
 static bool set_outside(struct player *player, uint32_t lane, uint64_t step)
@@ -564,7 +603,8 @@ static bool play_recover(struct player *player, uint32_t rank, uint32_t lane)
     if (of->outside != UINT64_MAX)
         return true;
     for (uint32_t peer = 0; peer < player->world.geometry.n_ranks; peer++)
-        is_early |= of->board[peer].is_held && of->board[peer].era < of->board[rank].era;
+        is_early |=
+            of->board[peer].is_held && of->board[peer].era < of->board[rank].era;
     return is_early || player_recover(player, rank, lane);
 }
 
@@ -610,16 +650,15 @@ static bool play_forbidden(struct player *player, uint32_t lane, const uint32_t 
 
     for (uint32_t p = 0; p < KVW_SPEC_PLANES_MAX; p++)
         source[p].data = player->source[p];
-    if (reader != NULL &&
-        (kvw_begin(reader, lane, &item, 1, NULL) != -EACCES ||
-         kvw_update(reader, lane, at, 0, 1, source) != -EACCES ||
-         kvw_written(reader, lane, at, 0, 1) != -EACCES ||
-         kvw_commit(reader, lane, NULL, 0) != -EACCES ||
-         kvw_abort(reader, lane) != -EACCES ||
-         kvw_truncate(reader, lane, &item, 1) != -EACCES ||
-         kvw_reset(reader, lane, NULL, 0) != -EACCES ||
-         kvw_recover(reader, lane, 0, NULL) != -EACCES ||
-         kvw_get(reader, lane, at, KVW_STAGED, &view) != -EOPNOTSUPP))
+    if (reader != NULL && (kvw_begin(reader, lane, &item, 1, NULL) != -EACCES ||
+                           kvw_update(reader, lane, at, 0, 1, source) != -EACCES ||
+                           kvw_written(reader, lane, at, 0, 1) != -EACCES ||
+                           kvw_commit(reader, lane, NULL, 0) != -EACCES ||
+                           kvw_abort(reader, lane) != -EACCES ||
+                           kvw_truncate(reader, lane, &item, 1) != -EACCES ||
+                           kvw_reset(reader, lane, NULL, 0) != -EACCES ||
+                           kvw_recover(reader, lane, 0, NULL) != -EACCES ||
+                           kvw_get(reader, lane, at, KVW_STAGED, &view) != -EOPNOTSUPP))
         return player_fail(player, "a reader could write");
     if (cache == NULL)
         return true;
@@ -632,7 +671,8 @@ static bool play_forbidden(struct player *player, uint32_t lane, const uint32_t 
         return player_fail(player, "get(rank %u, lane %u, layer %u) -> %d", rank, lane,
                            layer, error);
     if (kvw_get(cache, geometry->n_lanes, at, 0, &view) != -ERANGE ||
-        kvw_get(cache, lane, (struct kvw_layer){geometry->n_layers}, 0, &view) != -ERANGE)
+        kvw_get(cache, lane, (struct kvw_layer){geometry->n_layers}, 0, &view) !=
+            -ERANGE)
         return player_fail(player, "a lane or layer out of range was shown");
     if (!player->oracle.lane[lane].board[rank].is_held &&
         (kvw_begin(cache, lane, &item, 1, NULL) >= 0 ||
@@ -708,10 +748,10 @@ static bool play_on_rank(struct player *player, const struct op *op, uint32_t ra
     case OP_RECOVER:
         return play_recover(player, rank, lane);
     case OP_POLICY:
-        player->world.seat[rank]->options.pin_policy =
-            more[0] % 3 == 0   ? KVW_PIN_REVOKE
-            : more[0] % 3 == 1 ? KVW_PIN_WAIT
-                               : KVW_PIN_ANSWER;
+        player->world.seat[rank]->options.pin_policy = more[0] % 3 == 0 ? KVW_PIN_REVOKE
+                                                       : more[0] % 3 == 1
+                                                           ? KVW_PIN_WAIT
+                                                           : KVW_PIN_ANSWER;
         if (player->log != NULL)
             fprintf(player->log, "  rank %u: pin policy %u\n", rank,
                     player->world.seat[rank]->options.pin_policy);
@@ -785,6 +825,18 @@ static bool catch_up(struct player *player, uint32_t lane)
     return true;
 }
 
+static uint32_t first_rank(const struct player *player, uint32_t lane)
+{
+    return (uint32_t)__builtin_ctzll(oracle_ranks(&player->oracle, lane));
+}
+
+static bool is_any_behind(const struct player *player, uint32_t lane)
+{
+    return oracle_min_step(&player->oracle, lane, oracle_ranks(&player->oracle, lane)) +
+               1 <
+           player->oracle.lane[lane].n_steps;
+}
+
 static bool is_rolled(const struct player *player, uint32_t lane)
 {
     const struct m_lane *of = &player->oracle.lane[lane];
@@ -813,7 +865,8 @@ static bool roll(struct player *player, uint32_t lane, uint64_t *seed)
             return player_fail(player, "lane %u is stuck before step %u", lane,
                                of->n_steps - 1);
     }
-    return is_rolled(player, lane) || player_fail(player, "lane %u does not roll", lane);
+    return is_rolled(player, lane) ||
+           player_fail(player, "lane %u does not roll", lane);
 }
 
 bool player_finish(struct player *player)
@@ -835,7 +888,12 @@ bool player_finish(struct player *player)
         if (!set_outside(player, lane, UINT64_MAX) ||
             !play_recover_all(player, lane, 0))
             return false;
-        if (!catch_up(player, lane))
+        /* A rank that began more rows than the ranks before it published can strand
+         * those that have truncated since: then recovery is the way out. */
+        if (!catch_up(player, lane) ||
+            (is_any_behind(player, lane) &&
+             (!player_recover(player, first_rank(player, lane), lane) ||
+              !play_recover_all(player, lane, 0))))
             return false;
         if (!roll(player, lane, &seed))
             return false;

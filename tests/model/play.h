@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library and the oracle side by side: each operation is done on both, and everything
- * that is visible is compared afterwards. A difference is a failure with a text; nothing
- * is done after it. One thread.
+ * The library and the oracle side by side: each operation is done on both, and
+ * everything that is visible is compared afterwards. A difference is a failure with a
+ * text; nothing is done after it. One thread.
  *
  * An operation is a kind and a few random numbers, read against the state at hand: any
  * subset of a list of operations is a list that can be played, which is what makes a
@@ -78,7 +78,7 @@ struct player {
     uint64_t n_refused;
     uint64_t coin; /* random numbers of checks, not of operations */
     struct held held[M_HELD];
-    FILE *log; /* every call, or NULL */
+    FILE *log;    /* every call, or NULL */
     char *before; /* bytes of control and data before a call that may be refused */
     char source[KVW_SPEC_PLANES_MAX][1 << 14];
     bool is_failed;
@@ -110,7 +110,8 @@ bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t l
 bool player_release(struct player *player, struct held *held);
 /** Pins of the views that are held. @return how many. */
 uint32_t player_pins(const struct player *player, struct m_pin pins[M_HELD]);
-void player_see_revoked(struct player *player, const struct m_pin *pins, uint32_t n_pins);
+void player_see_revoked(struct player *player, const struct m_pin *pins,
+                        uint32_t n_pins);
 
 /* ---- play_call.c: one call each, done on both sides ---- */
 bool player_begin(struct player *player, uint32_t rank, uint32_t lane,

@@ -49,16 +49,18 @@ static bool check_elements(struct player *player, const struct wanted *wanted,
 
     for (uint32_t h = 0; h < view->n_heads; h++) {
         uint32_t head = view->head_first + h;
-        uint32_t owner = owner_of(&player->oracle, wanted->ranks, wanted->layer, head,
-                                  shown->row);
+        uint32_t owner =
+            owner_of(&player->oracle, wanted->ranks, wanted->layer, head, shown->row);
         uint64_t stamp = 0;
         if (owner == UINT32_MAX)
-            return player_fail(player, "view of head %u, row %" PRIu64
-                                       ": no rank of the set holds it",
-                               head, shown->row);
+            return player_fail(
+                player, "view of head %u, row %" PRIu64 ": no rank of the set holds it",
+                head, shown->row);
         const struct m_board *board = &player->oracle.lane[wanted->lane].board[owner];
-        uint64_t rows =
-            player->oracle.lane[wanted->lane].step[wanted->step].record.group[group].rows;
+        uint64_t rows = player->oracle.lane[wanted->lane]
+                            .step[wanted->step]
+                            .record.group[group]
+                            .rows;
         if (shown->piece_class == KVW_PIECE_CURRENT)
             stamp = board->layer[wanted->layer].stamp[shown->row - rows];
         else if (!oracle_stamp(&player->oracle, wanted->lane, owner, wanted->layer,
@@ -67,20 +69,21 @@ static bool check_elements(struct player *player, const struct wanted *wanted,
         for (uint32_t p = 0; p < view->n_planes; p++) {
             const char *at = (const char *)kvw_piece_at(&view->plane[p], piece, h) +
                              offset * view->plane[p].row_bytes;
-            const char *place = world_row(&player->world, wanted->layer, p, wanted->lane,
-                                          head, shown->slot);
+            const char *place = world_row(&player->world, wanted->layer, p,
+                                          wanted->lane, head, shown->slot);
             if (at != place)
                 return player_fail(player,
-                                   "row %" PRIu64 " plane %u head %u lies at byte %td of "
+                                   "row %" PRIu64
+                                   " plane %u head %u lies at byte %td of "
                                    "the data, not at %td (slot %" PRIu64 ")",
                                    shown->row, p, head, at - player->world.data,
                                    place - player->world.data, shown->slot);
             if (!world_is_filled(at, &geometry->group[group].plane[p], p, head, stamp))
-                return player_fail(player,
-                                   "row %" PRIu64 " plane %u head %u (rank %u, class %u, "
-                                   "slot %" PRIu64 ") has other contents",
-                                   shown->row, p, head, owner, shown->piece_class,
-                                   shown->slot);
+                return player_fail(
+                    player,
+                    "row %" PRIu64 " plane %u head %u (rank %u, class %u, "
+                    "slot %" PRIu64 ") has other contents",
+                    shown->row, p, head, owner, shown->piece_class, shown->slot);
         }
     }
     return true;
@@ -115,17 +118,16 @@ static bool check_head(struct player *player, const struct wanted *wanted,
         return player_fail(player,
                            "head of the view: step %" PRIu64 " (want %" PRIu64
                            ") generation %" PRIu64 " (%" PRIu64 ") W %" PRIu64
-                           " S %" PRIu64 " lane %u layer %u kind %u planes %u heads %u+%u "
+                           " S %" PRIu64
+                           " lane %u layer %u kind %u planes %u heads %u+%u "
                            "(%u+%u) pieces %u",
                            view->step, wanted->step, view->generation, at->generation,
                            view->window_rows, view->sink_rows, view->lane, view->layer,
                            view->window_kind, view->n_planes, view->head_first,
                            view->n_heads, first, end - first, view->n_pieces);
     uint64_t staged_epoch =
-        wanted->staged < 0 || player->oracle.lane[wanted->lane]
-                                      .board[wanted->staged]
-                                      .group[g]
-                                      .n == 0
+        wanted->staged < 0 ||
+                player->oracle.lane[wanted->lane].board[wanted->staged].group[g].n == 0
             ? at->epoch
             : player->oracle.lane[wanted->lane].board[wanted->staged].group[g].epoch;
     if (view->epoch != at->epoch && view->epoch != staged_epoch)
@@ -140,9 +142,11 @@ static bool is_same_rows(const struct wanted *wanted, const struct kvw_view *vie
     uint32_t n = 0;
     for (uint32_t i = 0; i < view->n_pieces; i++) {
         for (uint32_t k = 0; k < view->piece[i].n_rows; k++, n++) {
-            if (n >= wanted->n_shown || wanted->shown[n].row != view->piece[i].row + k ||
-                (is_all && (wanted->shown[n].piece_class != view->piece[i].piece_class ||
-                            wanted->shown[n].position != view->piece[i].position + k)))
+            if (n >= wanted->n_shown ||
+                wanted->shown[n].row != view->piece[i].row + k ||
+                (is_all &&
+                 (wanted->shown[n].piece_class != view->piece[i].piece_class ||
+                  wanted->shown[n].position != view->piece[i].position + k)))
                 return false;
         }
     }
@@ -172,7 +176,8 @@ static bool fail_rows(struct player *player, const struct wanted *wanted,
         for (uint32_t k = 0; k < view->piece[i].n_rows && n < M_SHOWN; k++)
             seen[n++].row = view->piece[i].row + k;
     }
-    return player_fail(player, "rows of the view: have %s (n_rows %" PRIu64 "), want %s",
+    return player_fail(player,
+                       "rows of the view: have %s (n_rows %" PRIu64 "), want %s",
                        text_of_rows(seen, n, have, sizeof have), view->n_rows,
                        text_of_rows(wanted->shown, wanted->n_shown, want, sizeof want));
 }
@@ -202,9 +207,9 @@ static bool check_rows(struct player *player, const struct wanted *wanted,
         for (uint32_t k = 0; k < piece->n_rows; k++, n++) {
             const struct shown *shown = &wanted->shown[n];
             if (piece->position + k != shown->position)
-                return player_fail(player, "row %" PRIu64 ": position %" PRIu64
-                                           ", want %" PRIu64,
-                                   shown->row, piece->position + k, shown->position);
+                return player_fail(
+                    player, "row %" PRIu64 ": position %" PRIu64 ", want %" PRIu64,
+                    shown->row, piece->position + k, shown->position);
             if (piece->piece_class != shown->piece_class)
                 return player_fail(player, "row %" PRIu64 ": class %u, want %u",
                                    shown->row, piece->piece_class, shown->piece_class);
@@ -213,8 +218,10 @@ static bool check_rows(struct player *player, const struct wanted *wanted,
         }
     }
     uint64_t end = committed_end(player, wanted);
-    if (view->end_row != end && (n == 0 || view->end_row != wanted->shown[n - 1].row + 1))
-        return player_fail(player, "end_row %" PRIu64 ", want %" PRIu64, view->end_row, end);
+    if (view->end_row != end &&
+        (n == 0 || view->end_row != wanted->shown[n - 1].row + 1))
+        return player_fail(player, "end_row %" PRIu64 ", want %" PRIu64, view->end_row,
+                           end);
     return true;
 }
 
@@ -229,15 +236,14 @@ static bool compare(struct player *player, struct wanted *wanted,
         uint64_t n = oracle->lane[wanted->lane].board[wanted->staged].group[g].n;
         ahead = oracle->geometry->group[g].kind == KVW_GEOMETRY_ROW ? 1 : n;
         wanted->n_shown =
-            oracle_shown(oracle, wanted->lane, wanted->layer, wanted->step, wanted->ranks,
-                         wanted->staged, ahead, wanted->shown);
+            oracle_shown(oracle, wanted->lane, wanted->layer, wanted->step,
+                         wanted->ranks, wanted->staged, ahead, wanted->shown);
         /* With nothing open, a window of kind row may stand still or be one row on. */
         if (n == 0 && !is_same_rows(wanted, view, true))
             ahead = 0;
     }
-    wanted->n_shown =
-        oracle_shown(oracle, wanted->lane, wanted->layer, wanted->step, wanted->ranks,
-                     wanted->staged, ahead, wanted->shown);
+    wanted->n_shown = oracle_shown(oracle, wanted->lane, wanted->layer, wanted->step,
+                                   wanted->ranks, wanted->staged, ahead, wanted->shown);
     player->n_views++;
     return check_head(player, wanted, view) && check_rows(player, wanted, view);
 }
@@ -304,13 +310,13 @@ static bool see_pin(struct player *player, const struct wanted *wanted, uint32_t
                                .keep_end = keep & UINT32_MAX};
     bool is_right = held->pin.lane == wanted->lane && held->pin.group == g &&
                     held->pin.generation == at->generation &&
-                    (held->pin.ranks & wanted->ranks) == wanted->ranks && held->pin.end <= at->rows;
+                    (held->pin.ranks & wanted->ranks) == wanted->ranks &&
+                    held->pin.end <= at->rows;
     for (uint32_t i = 0; i < wanted->n_shown && is_right; i++) {
         const struct shown *shown = &wanted->shown[i];
         uint64_t extent = shown->slot - sink - oracle_ring_rows(&player->oracle, g);
         if (shown->piece_class == KVW_PIECE_KEPT)
-            is_right =
-                extent >= held->pin.keep_first && extent < held->pin.keep_end;
+            is_right = extent >= held->pin.keep_first && extent < held->pin.keep_end;
         else if (shown->piece_class == KVW_PIECE_PAST)
             is_right = shown->row >= held->pin.low && shown->row < held->pin.end;
         else if (shown->piece_class == KVW_PIECE_SINK)
@@ -334,7 +340,8 @@ static bool is_rewound(const struct player *player, uint32_t lane, uint64_t step
     const struct m_lane *of = &player->oracle.lane[lane];
     for (uint32_t rank = 0; rank < player->world.geometry.n_ranks; rank++) {
         if ((ranks >> rank & 1) != 0 &&
-            of->step[step].rewinds[rank] != of->step[of->board[rank].step].rewinds[rank])
+            of->step[step].rewinds[rank] !=
+                of->step[of->board[rank].step].rewinds[rank])
             return true;
     }
     return false;
@@ -398,10 +405,11 @@ bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t l
     else if (!is_cut)
         error = kvw_get(cache, lane, (struct kvw_layer){layer}, flags, &to->view);
     else
-        error = kvw_cut(cache, lane, (struct kvw_layer){layer}, ranks, flags, &to->view);
+        error =
+            kvw_cut(cache, lane, (struct kvw_layer){layer}, ranks, flags, &to->view);
     if (player->log != NULL && held != NULL)
-        fprintf(player->log, "  seat %u lane %u layer %u: %s(flags %u, ranks %" PRIx64
-                             ") -> %d\n",
+        fprintf(player->log,
+                "  seat %u lane %u layer %u: %s(flags %u, ranks %" PRIx64 ") -> %d\n",
                 seat, lane, layer, is_cut ? "cut" : "get", flags, ranks, error);
     wanted.ranks = is_cut ? ranks : rank_bit(seat);
     if (is_cut && (ranks == UINT64_MAX || ranks == 0))
@@ -411,7 +419,8 @@ bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t l
     if (is_cut && error == 0 && to->view.step < wanted.step &&
         to->view.step ==
             oracle_min_step(&player->oracle, lane, oracle_ranks(&player->oracle, lane)))
-        wanted.step = to->view.step; /* the step of all ranks, not of the holders alone */
+        wanted.step =
+            to->view.step; /* the step of all ranks, not of the holders alone */
     if (is_cut && error == 0 && player->oracle.lane[lane].outside == wanted.step &&
         to->view.step > wanted.step)
         wanted.step = min_step_here(player, lane, wanted.ranks);
@@ -420,8 +429,9 @@ bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t l
     if (error == -EAGAIN && is_rewound(player, lane, wanted.step, wanted.ranks))
         return true;
     if (error != 0)
-        return player_fail(player, "get(seat %u, lane %u, layer %u, flags %u, ranks %" PRIx64
-                                   ") -> %d (%s)",
+        return player_fail(player,
+                           "get(seat %u, lane %u, layer %u, flags %u, ranks %" PRIx64
+                           ") -> %d (%s)",
                            seat, lane, layer, flags, ranks, error, kvw_last_error());
     if (!compare(player, &wanted, &to->view))
         return false;
@@ -444,22 +454,27 @@ bool player_release(struct player *player, struct held *held)
     const uint32_t g = geometry_group_of(oracle->geometry, held->layer);
     const uint64_t ring = oracle_ring_rows(oracle, g);
     const bool is_changed = digest_of(&held->view) != held->digest;
-    const struct m_pin scope = {.lane = held->lane, .group = g, .ranks = held->ranks};
     bool is_clean = true;
 
     for (uint32_t rank = 0; rank < oracle->geometry->n_ranks; rank++) {
         const struct m_board *board = &lane->board[rank];
-        if (!oracle_is_in_scope(oracle, &scope, rank, held->lane, g))
+        if ((held->ranks >> rank & 1) == 0)
             continue;
         uint64_t low = held->is_pinned ? held->pin.low : held->low;
         if (lane->step[board->step].rewinds[rank] != held->rewinds[rank] ||
             board->group[g].hi > low + ring)
             is_clean = false;
     }
+    /* Without a pin, kept rows may go at any later keep. */
+    for (uint32_t i = 0; i < held->view.n_pieces; i++) {
+        if (held->view.piece[i].piece_class == KVW_PIECE_KEPT && !held->is_pinned)
+            is_clean = false;
+    }
     held->is_used = false;
     if (is_changed && held->is_pinned && !held->pin.is_revoked)
-        return player_fail(player, "rows of a pinned view were overwritten (seat %u, lane "
-                                   "%u, layer %u, step %" PRIu64 ")",
+        return player_fail(player,
+                           "rows of a pinned view were overwritten (seat %u, lane "
+                           "%u, layer %u, step %" PRIu64 ")",
                            held->seat, held->lane, held->layer, held->step);
     int error = kvw_release(player->world.seat[held->seat], &held->view);
     if (player->log != NULL)
@@ -468,16 +483,18 @@ bool player_release(struct player *player, struct held *held)
     if (error != 0 && error != -KVW_EOVERRUN)
         return player_fail(player, "release -> %d", error);
     if (error == 0 && is_changed)
-        return player_fail(player, "release -> 0 though rows of the view were overwritten "
-                                   "(seat %u, lane %u, layer %u, flags %u)",
+        return player_fail(player,
+                           "release -> 0 though rows of the view were overwritten "
+                           "(seat %u, lane %u, layer %u, flags %u)",
                            held->seat, held->lane, held->layer, held->flags);
     if (error != 0 && is_clean && !is_changed)
-        return player_fail(player, "release -> %d of a clean view (seat %u, lane %u, "
-                                   "layer %u, flags %u)",
+        return player_fail(player,
+                           "release -> %d of a clean view (seat %u, lane %u, "
+                           "layer %u, flags %u)",
                            error, held->seat, held->lane, held->layer, held->flags);
     if (held->is_pinned &&
-        load_relaxed(&world_pin(&player->world, held->seat, held->pin_index)->lo_plus_1) !=
-            0)
+        load_relaxed(
+            &world_pin(&player->world, held->seat, held->pin_index)->lo_plus_1) != 0)
         return player_fail(player, "release left its pin");
     return true;
 }
@@ -492,7 +509,8 @@ uint32_t player_pins(const struct player *player, struct m_pin pins[M_HELD])
     return n;
 }
 
-void player_see_revoked(struct player *player, const struct m_pin *pins, uint32_t n_pins)
+void player_see_revoked(struct player *player, const struct m_pin *pins,
+                        uint32_t n_pins)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < M_HELD && n < n_pins; i++) {
@@ -524,7 +542,8 @@ static bool check_group_state(struct player *player, uint32_t lane, uint32_t ran
                        at->epoch, state->first, first, state->open, open);
 }
 
-static bool check_state(struct player *player, uint32_t seat, uint32_t lane, uint32_t rank)
+static bool check_state(struct player *player, uint32_t seat, uint32_t lane,
+                        uint32_t rank)
 {
     const struct m_lane *of = &player->oracle.lane[lane];
     const bool is_all = rank == KVW_ALL_RANKS;
@@ -543,9 +562,11 @@ static bool check_state(struct player *player, uint32_t seat, uint32_t lane, uin
         (!is_all && state.era != of->board[rank].era) ||
         (!is_all &&
          (state.is_owned != 0) != (player->oracle.seat[rank] == KVW_SEAT_OWNED)))
-        return player_fail(player, "state of lane %u rank %d: step %" PRIu64 " (%" PRIu64
-                                   ") era %" PRIu64 " owned %u",
-                           lane, (int)rank, state.step, step, state.era, state.is_owned);
+        return player_fail(player,
+                           "state of lane %u rank %d: step %" PRIu64 " (%" PRIu64
+                           ") era %" PRIu64 " owned %u",
+                           lane, (int)rank, state.step, step, state.era,
+                           state.is_owned);
     for (uint32_t g = 0; g < state.n_groups; g++) {
         if (!check_group_state(player, lane, rank, g, &state.group[g],
                                &of->step[step].record.group[g]))
@@ -560,16 +581,17 @@ static bool check_lowest(struct player *player, uint32_t rank, uint32_t lane)
         uint64_t row = UINT64_MAX;
         int error = kvw_lowest(player->world.seat[rank], lane, g, &row);
         uint64_t want = oracle_lowest(&player->oracle, lane, rank, g);
-        /* Down to the sink nothing is lost, whatever claims from before a reset say that
-         * other ranks have not renewed yet: no row above it is possible then. */
+        /* Down to the sink nothing is lost, whatever claims from before a reset say
+         * that other ranks have not renewed yet: no row above it is possible then. */
         uint64_t rows = oracle_record(&player->oracle, lane, rank)->group[g].rows;
         bool is_free = rows <= player->world.geometry.group[g].sink_rows ||
                        !oracle_may_truncate(&player->oracle, lane, rank, g, rows);
         /* Where the window is whole down to the sink, two answers say the same. */
         is_free |= want == 0 && row == player->world.geometry.group[g].sink_rows + 1;
         if (error != 0 || (row != want && !is_free))
-            return player_fail(player, "lowest(rank %u, lane %u, group %u) -> %d, row "
-                                       "%" PRIu64 ", want %" PRIu64,
+            return player_fail(player,
+                               "lowest(rank %u, lane %u, group %u) -> %d, row "
+                               "%" PRIu64 ", want %" PRIu64,
                                rank, lane, g, error, row, want);
         if (world_want(&player->world, rank, lane, g) !=
             world_hi(&player->world, rank, lane, g))

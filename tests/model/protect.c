@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proof that rolling moves no row: every committed row lies on pages of its own, which are
- * made read-only, so that one stray store into them is a signal. They stay so through
- * begin, commit, truncate, evict, reset of a layer, get and release, over more than three
- * windows; a row's pages are writable only between the begin that declares its slot free
- * and the commit that follows.
+ * Proof that rolling moves no row: every committed row lies on pages of its own, which
+ * are made read-only, so that one stray store into them is a signal. They stay so
+ * through begin, commit, truncate, evict, reset of a layer, get and release, over more
+ * than three windows; a row's pages are writable only between the begin that declares
+ * its slot free and the commit that follows.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -69,10 +69,10 @@ static void make_geometry(struct kvw_geometry *geometry)
     group->positions = KVW_GEOMETRY_ABSOLUTE;
     group->n_planes = PLANES;
     /* A row of a head fills whole pages. */
-    group->plane[0] =
-        (struct kvw_geometry_plane){.elems = 1024, .type = KVW_GEOMETRY_F32, .name = "k"};
-    group->plane[1] =
-        (struct kvw_geometry_plane){.elems = 4096, .type = KVW_GEOMETRY_BF16, .name = "v"};
+    group->plane[0] = (struct kvw_geometry_plane){
+        .elems = 1024, .type = KVW_GEOMETRY_F32, .name = "k"};
+    group->plane[1] = (struct kvw_geometry_plane){
+        .elems = 4096, .type = KVW_GEOMETRY_BF16, .name = "v"};
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         geometry->model_layer[layer] = (uint16_t)layer;
 }
@@ -95,8 +95,7 @@ static bool protect_rows(struct run *run, uint64_t row, uint64_t end, int protec
             for (uint32_t p = 0; p < PLANES; p++) {
                 uint64_t bytes = run->world.layout.group[0].plane[p].row_bytes;
                 for (uint32_t head = 0; head < HEADS; head++) {
-                    char *at =
-                        world_row(&run->world, layer, p, 0, head, slot_of(row));
+                    char *at = world_row(&run->world, layer, p, 0, head, slot_of(row));
                     if (mprotect(at, bytes, protection) != 0)
                         return fail("mprotect", -errno);
                     run->n_protected += protection == PROT_READ;
@@ -162,8 +161,8 @@ static bool look(struct run *run, uint32_t flags)
         for (uint32_t i = 0; i < view.n_pieces; i++) {
             for (uint32_t p = 0; p < PLANES; p++) {
                 const char *at = kvw_piece_at(&view.plane[p], &view.piece[i], 0);
-                if (at != world_row(&run->world, layer, p, 0, 0,
-                                    slot_of(view.piece[i].row)))
+                if (at !=
+                    world_row(&run->world, layer, p, 0, 0, slot_of(view.piece[i].row)))
                     return fail("a row has moved", 0);
                 if (!world_is_filled(at, &group->plane[p], p, 0,
                                      stamp_of(view.piece[i].row, layer)))
@@ -267,7 +266,8 @@ int main(void)
     if (sigaction(SIGSEGV, &action, NULL) != 0)
         return 1;
     bool is_ok = play(&run);
-    if (mprotect(run.world.data, run.world.layout.data_bytes, PROT_READ | PROT_WRITE) != 0)
+    if (mprotect(run.world.data, run.world.layout.data_bytes, PROT_READ | PROT_WRITE) !=
+        0)
         return 1;
     world_fini(&run.world);
     return is_ok ? 0 : 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every call of tests/data/window-traces.json (what attention really saw in public
- * implementations), made through the library: the staged view must show just the rows, and
- * the versions of them, that were seen there.
+ * implementations), made through the library: the staged view must show just the rows,
+ * and the versions of them, that were seen there.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -66,13 +66,14 @@ static int update(struct world *world, uint32_t layer, uint64_t at, uint64_t n_r
     struct kvw_source source[2];
 
     for (uint32_t p = 0; p < 2; p++) {
-        int64_t bytes = (int64_t)group->plane[p].elems *
-                        geometry_elem_bytes(group->plane[p].type);
+        int64_t bytes =
+            (int64_t)group->plane[p].elems * geometry_elem_bytes(group->plane[p].type);
         source[p] = (struct kvw_source){data[p], 2 * bytes, bytes};
         for (uint64_t row = 0; row < n_rows; row++) {
             for (uint32_t head = 0; head < 2; head++)
                 world_fill(data[p] + (int64_t)row * 2 * bytes + head * bytes,
-                           &group->plane[p], p, head, stamp_of(version, at + row, layer));
+                           &group->plane[p], p, head,
+                           stamp_of(version, at + row, layer));
         }
     }
     return kvw_update(world->seat[0], 0, (struct kvw_layer){layer}, 0, n_rows, source);
@@ -99,7 +100,8 @@ static bool compare(const struct world *world, uint32_t layer, const json_t *see
     uint64_t row_before = UINT64_MAX;
 
     for (size_t i = 0; i < json_array_size(seen); i++)
-        n_want += (uint64_t)json_integer_value(json_array_get(json_array_get(seen, i), 1));
+        n_want +=
+            (uint64_t)json_integer_value(json_array_get(json_array_get(seen, i), 1));
     for (uint32_t i = 0; i < view->n_pieces; i++) {
         const struct kvw_piece *piece = &view->piece[i];
         for (uint32_t k = 0; k < piece->n_rows; k++, n++) {
@@ -110,8 +112,9 @@ static bool compare(const struct world *world, uint32_t layer, const json_t *see
             row_before = row;
             for (uint32_t p = 0; p < view->n_planes; p++) {
                 for (uint32_t h = 0; h < view->n_heads; h++) {
-                    const char *at = (const char *)kvw_piece_at(&view->plane[p], piece, h) +
-                                     k * view->plane[p].row_bytes;
+                    const char *at =
+                        (const char *)kvw_piece_at(&view->plane[p], piece, h) +
+                        k * view->plane[p].row_bytes;
                     if (!world_is_filled(at, &world->geometry.group[0].plane[p], p, h,
                                          stamp_of(version, row, layer)))
                         return false;
@@ -133,7 +136,8 @@ static const char *replay(struct world *world, const json_t *call, bool is_last)
         struct kvw_view view;
         if (update(world, layer, item.row, item.n, number(call, "version")) != 0)
             return "update";
-        if (kvw_get(world->seat[0], 0, (struct kvw_layer){layer}, KVW_STAGED, &view) != 0)
+        if (kvw_get(world->seat[0], 0, (struct kvw_layer){layer}, KVW_STAGED, &view) !=
+            0)
             return "get";
         if (!compare(world, layer, json_object_get(call, "seen"), &view))
             return "other rows are shown";
@@ -155,8 +159,8 @@ static uint32_t replay_trace(const json_t *trace, uint32_t *n_failed)
     uint32_t n_right = 0;
 
     make_geometry(trace, &geometry);
-    if (geometry_check(&geometry, &refusal) != 0 || world_init(&world, &geometry) != 0 ||
-        world_attach(&world, 0) != 0) {
+    if (geometry_check(&geometry, &refusal) != 0 ||
+        world_init(&world, &geometry) != 0 || world_attach(&world, 0) != 0) {
         printf("%s: no cache\n", id);
         *n_failed += 1;
         return 0;

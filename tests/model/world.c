@@ -40,7 +40,8 @@ int world_init(struct world *world, const struct kvw_geometry *geometry)
         return error;
     }
     layout_control_init(world->control, &world->layout, geometry, "model", uuid);
-    struct kvw_control_header *header = (struct kvw_control_header *)(void *)world->control;
+    struct kvw_control_header *header =
+        (struct kvw_control_header *)(void *)world->control;
     store_relaxed(&header->attachments_high, WORLD_SLOTS);
     return 0;
 }
@@ -68,7 +69,8 @@ static struct kvw_seat *seat_of(const struct world *world, uint32_t seat)
     return layout_seat(world->control, &world->layout, seat);
 }
 
-static struct kvw_board *board_at(const struct world *world, uint32_t rank, uint32_t lane)
+static struct kvw_board *board_at(const struct world *world, uint32_t rank,
+                                  uint32_t lane)
 {
     return layout_board(world->control, &world->layout, world->geometry.n_lanes, rank,
                         lane);
@@ -90,10 +92,10 @@ int world_attach(struct world *world, uint32_t seat)
         store_relaxed(&of->pid, 1);
         store_relaxed(&of->state, KVW_SEAT_OWNED);
     }
-    int error = cache_new(world->control, world->layout.control_bytes,
-                          aligned_pins(world), world->layout.pins_bytes, world->data,
-                          world->layout.data_bytes, is_rank ? seat : KVW_READER, slot,
-                          &world->seat[seat]);
+    int error =
+        cache_new(world->control, world->layout.control_bytes, aligned_pins(world),
+                  world->layout.pins_bytes, world->data, world->layout.data_bytes,
+                  is_rank ? seat : KVW_READER, slot, &world->seat[seat]);
     if (error != 0)
         return error;
     world->is_slot_used[slot] = true;
@@ -149,7 +151,8 @@ static const struct kvw_board_claim *claim_at(const struct world *world, uint32_
            group;
 }
 
-uint64_t world_hi(const struct world *world, uint32_t rank, uint32_t lane, uint32_t group)
+uint64_t world_hi(const struct world *world, uint32_t rank, uint32_t lane,
+                  uint32_t group)
 {
     return load_relaxed(&claim_at(world, rank, lane, group)->hi);
 }
@@ -178,17 +181,18 @@ uint64_t world_record(const struct world *world, uint32_t rank, uint32_t lane,
 
 struct kvw_pin *world_pin(const struct world *world, uint32_t seat, uint32_t index)
 {
-    return layout_pin(aligned_pins(world), &world->layout, world->seat[seat]->slot, index);
+    return layout_pin(aligned_pins(world), &world->layout, world->seat[seat]->slot,
+                      index);
 }
 
-char *world_row(const struct world *world, uint32_t layer, uint32_t plane, uint32_t lane,
-                uint32_t head, uint64_t slot)
+char *world_row(const struct world *world, uint32_t layer, uint32_t plane,
+                uint32_t lane, uint32_t head, uint64_t slot)
 {
     uint32_t group = geometry_group_of(&world->geometry, layer);
     uint32_t in_group = layer - world->geometry.group[group].layer_first;
 
-    return world->data + layout_row_offset(&world->layout, group, in_group, plane, lane,
-                                           head, slot);
+    return world->data +
+           layout_row_offset(&world->layout, group, in_group, plane, lane, head, slot);
 }
 
 uint64_t world_mix(uint64_t a, uint64_t b, uint64_t c)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cache in one process and without a daemon: segments in plain memory, poisoned with NaN
- * bytes, attachments made by cache_new(), and the few things that the daemon does when a
- * process comes, dies or leaves. One thread.
+ * A cache in one process and without a daemon: segments in plain memory, poisoned with
+ * NaN bytes, attachments made by cache_new(), and the few things that the daemon does
+ * when a process comes, dies or leaves. One thread.
  *
- * Contents: a row has a 64-bit stamp, and every element of every plane is derived from it,
- * so that a byte from another row, layer, lane, head or version is seen.
+ * Contents: a row has a 64-bit stamp, and every element of every plane is derived from
+ * it, so that a byte from another row, layer, lane, head or version is seen.
  */
 #ifndef KVW_TESTS_MODEL_WORLD_H
 #define KVW_TESTS_MODEL_WORLD_H
@@ -19,7 +19,8 @@
 enum {
     WORLD_RANKS_MAX = 8,
     WORLD_READERS_MAX = 2,
-    WORLD_SEATS_MAX = WORLD_RANKS_MAX + WORLD_READERS_MAX, /* readers come after ranks */
+    WORLD_SEATS_MAX =
+        WORLD_RANKS_MAX + WORLD_READERS_MAX, /* readers come after ranks */
     WORLD_SLOTS = 32,
     WORLD_GRAVES_MAX = 512,
     WORLD_POISON = 0xff,
@@ -41,7 +42,8 @@ struct world {
 KVW_NODISCARD int world_init(struct world *world, const struct kvw_geometry *geometry);
 void world_fini(struct world *world);
 
-/** Attach a rank (seat < WORLD_RANKS_MAX) or a reader (above). @return as cache_new(). */
+/** Attach a rank (seat < WORLD_RANKS_MAX) or a reader (above). @return as cache_new().
+ */
 KVW_NODISCARD int world_attach(struct world *world, uint32_t seat);
 
 /** The process of a seat dies: no cleanup; then what the daemon does at its death. */
@@ -51,7 +53,8 @@ void world_kill(struct world *world, uint32_t seat);
 void world_detach(struct world *world, uint32_t seat);
 
 /* Words of the protocol that the documents name. */
-uint64_t world_hi(const struct world *world, uint32_t rank, uint32_t lane, uint32_t group);
+uint64_t world_hi(const struct world *world, uint32_t rank, uint32_t lane,
+                  uint32_t group);
 uint64_t world_want(const struct world *world, uint32_t rank, uint32_t lane,
                     uint32_t group);
 uint64_t world_ask(const struct world *world, uint32_t rank, uint32_t lane);
@@ -61,8 +64,8 @@ uint64_t world_record(const struct world *world, uint32_t rank, uint32_t lane,
 struct kvw_pin *world_pin(const struct world *world, uint32_t seat, uint32_t index);
 
 /** Address of a row's slot by the canonical layout. */
-char *world_row(const struct world *world, uint32_t layer, uint32_t plane, uint32_t lane,
-                uint32_t head, uint64_t slot);
+char *world_row(const struct world *world, uint32_t layer, uint32_t plane,
+                uint32_t lane, uint32_t head, uint64_t slot);
 
 /** A number that depends on all of three. */
 uint64_t world_mix(uint64_t a, uint64_t b, uint64_t c);
