@@ -94,9 +94,10 @@ struct m_layer {
 struct m_open {
     uint64_t n; /* rows, 0 = none */
     uint64_t epoch;
-    uint64_t hi;        /* end of the rows declared overwritten */
-    uint64_t hi_before; /* the same before the open chunk began */
-    bool is_touched;    /* a slot was handed out or written since then */
+    uint64_t epoch_before; /* of the group, where begin names no other */
+    uint64_t hi;           /* end of the rows declared overwritten */
+    uint64_t hi_before;    /* the same before the open chunk began */
+    bool is_touched;       /* a slot was handed out or written since then */
 };
 
 /* A rank's part of a lane. */
@@ -193,6 +194,7 @@ void oracle_expect_begin(const struct oracle *oracle, uint32_t rank, uint32_t la
                          const struct kvw_item *items, uint32_t n_items,
                          const struct m_pin *pins, uint32_t n_pins, uint32_t policy,
                          struct expect *expect);
+/* True for what is open already: the same groups, rows and epochs, in any order. */
 bool oracle_is_same(const struct m_board *board, const struct kvw_item *items,
                     uint32_t n_items);
 void oracle_begun(const struct oracle *oracle, uint32_t rank, uint32_t lane,

@@ -268,7 +268,12 @@ bool oracle_is_same(const struct m_board *board, const struct kvw_item *items,
         return false;
     for (uint32_t i = 0; i < n_items; i++) {
         for (uint32_t k = 0; k < n_items; k++) {
-            if (memcmp(&items[i], &board->begun[k], sizeof items[i]) == 0)
+            const struct m_open *open = &board->group[board->begun[k].group];
+            uint64_t epoch =
+                items[i].has_epoch != 0 ? items[i].epoch : open->epoch_before;
+            if (items[i].group == board->begun[k].group &&
+                items[i].row == board->begun[k].row && items[i].n == open->n &&
+                epoch == open->epoch)
                 found |= 1u << k;
         }
     }
@@ -375,6 +380,7 @@ void oracle_begin(struct oracle *oracle, uint32_t rank, uint32_t lane,
                 pins[k].is_revoked = true;
         }
         open->n = items[i].n;
+        open->epoch_before = at->epoch;
         open->epoch = items[i].has_epoch != 0 ? items[i].epoch : at->epoch;
         open->is_touched = false;
         /* The board shows which of the two it is: oracle_see_hi(). */
