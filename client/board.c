@@ -167,19 +167,19 @@ int board_read_head(const struct kvw_cache *cache, uint32_t rank, uint32_t lane,
 }
 
 int board_read_group(const struct kvw_cache *cache, uint32_t rank, uint32_t lane,
-                     uint64_t version, uint32_t group, uint32_t layer,
-                     struct board_head *head, struct kvw_group_record *record,
-                     uint64_t *floor)
+                     uint64_t version, struct board_group *read)
 {
+    const bool has_layer = read->layer != UINT32_MAX;
     const struct wanted wanted = {
-        .group_first = group,
-        .group_end = group + 1,
-        .groups = record,
-        .layer_first = layer == UINT32_MAX ? 0 : layer,
-        .layer_end = layer == UINT32_MAX ? 0 : layer + 1,
-        .floors = floor,
+        .group_first = read->group,
+        .group_end = read->group + 1,
+        .groups = &read->record,
+        .layer_first = has_layer ? read->layer : 0,
+        .layer_end = has_layer ? read->layer + 1 : 0,
+        .floors = &read->floor,
     };
-    return read_record(cache, rank, lane, version, &wanted, head);
+    read->floor = 0;
+    return read_record(cache, rank, lane, version, &wanted, &read->head);
 }
 
 int board_read_record(const struct kvw_cache *cache, uint32_t rank, uint32_t lane,

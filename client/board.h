@@ -87,16 +87,23 @@ void record_copy(const struct kvw_cache *cache, struct record *to,
 KVW_NODISCARD int board_read_head(const struct kvw_cache *cache, uint32_t rank,
                                   uint32_t lane, struct board_head *head);
 
+/* One group of a record. */
+struct board_group {
+    uint32_t group; /* in */
+    uint32_t layer; /* in: whose floor to read, or UINT32_MAX */
+    struct board_head head;
+    struct kvw_group_record record;
+    uint64_t floor; /* of that layer, else 0 */
+};
+
 /**
- * Read a group (and, with layer != UINT32_MAX, that layer's floor) of the record at
- * `version`, or of the newest one with version = 0.
+ * Read a group of the record at `version`, or of the newest one with version = 0.
  *
  * @return 0; -EAGAIN (that record has been overwritten, or as above); -KVW_EGONE.
  */
 KVW_NODISCARD int board_read_group(const struct kvw_cache *cache, uint32_t rank,
-                                   uint32_t lane, uint64_t version, uint32_t group,
-                                   uint32_t layer, struct board_head *head,
-                                   struct kvw_group_record *record, uint64_t *floor);
+                                   uint32_t lane, uint64_t version,
+                                   struct board_group *read);
 
 /** Read a whole record, as board_read_group(). */
 KVW_NODISCARD int board_read_record(const struct kvw_cache *cache, uint32_t rank,

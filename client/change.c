@@ -80,7 +80,7 @@ static int wait_for_ranks(struct kvw_cache *cache, const struct change *change)
 /* The last test; nothing of the step has been written before it. */
 static int agree_with_peers(struct kvw_cache *cache, const struct change *change)
 {
-    return gate_agree(cache, change->lane, change->call, change->next, false);
+    return gate_agree(cache, change->lane, change->call, change->next, NULL);
 }
 
 static int change_publish(struct kvw_cache *cache, const struct change *change)
@@ -447,8 +447,7 @@ int kvw_reset_state(struct kvw_cache *cache)
 
 int kvw_lowest(struct kvw_cache *cache, uint32_t lane, uint32_t group, uint64_t *row)
 {
-    struct kvw_group_record record;
-    struct board_head head;
+    struct board_group read = {.group = group, .layer = UINT32_MAX};
 
     if (lane >= cache->geometry.n_lanes || group >= cache->geometry.n_groups)
         return fail(-ERANGE, "lowest '%s': lane %u of %u, group %u of %u", cache->name,
@@ -457,13 +456,12 @@ int kvw_lowest(struct kvw_cache *cache, uint32_t lane, uint32_t group, uint64_t 
     uint32_t rank = cache->rank != KVW_READER && (ranks >> cache->rank & 1)
                         ? cache->rank
                         : (uint32_t)__builtin_ctzll(ranks);
-    int error =
-        board_read_group(cache, rank, lane, 0, group, UINT32_MAX, &head, &record, NULL);
+    int error = board_read_group(cache, rank, lane, 0, &read);
     if (error != 0)
         return fail(error, "lowest '%s': rank %u, lane %u: its board cannot be read",
                     cache->name, rank, lane);
     *row = rules_lowest(&cache->geometry.group[group],
-                        cache->layout.group[group].ring_rows, record.evicted,
+                        cache->layout.group[group].ring_rows, read.record.evicted,
                         highest_want(cache, lane, group));
     return 0;
 }

@@ -7,6 +7,7 @@
 #ifndef KVW_CLIENT_CUT_H
 #define KVW_CLIENT_CUT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/board.h"
@@ -19,15 +20,19 @@ struct cut {
     uint64_t floor; /* of the layer asked for */
 };
 
-/**
- * Take a cut of one group.
- *
- * @param ranks  A set that is not empty.
- * @param layer  Whose floor to read, or UINT32_MAX.
- * @return 0; -EAGAIN, -KVW_EGONE, -KVW_EDIVERGED, in words.
+/* What to take a cut of. */
+struct cut_of {
+    uint32_t lane;
+    uint32_t group;
+    uint32_t layer;   /* whose floor to read, or UINT32_MAX */
+    uint64_t ranks;   /* a set that is not empty */
+    bool is_own_step; /* one rank's newest step, whatever ranks on other nodes have */
+};
+
+/** Take a cut of one group. @return 0; -EAGAIN, -KVW_EGONE, -KVW_EDIVERGED, in words.
  */
-KVW_NODISCARD int cut_take(const struct kvw_cache *cache, uint32_t lane, uint64_t ranks,
-                           uint32_t group, uint32_t layer, struct cut *cut);
+KVW_NODISCARD int cut_take(const struct kvw_cache *cache, const struct cut_of *of,
+                           struct cut *cut);
 
 /**
  * After the rows of a cut are held: did the hold come in time? It did when every rank's
@@ -36,8 +41,7 @@ KVW_NODISCARD int cut_take(const struct kvw_cache *cache, uint32_t lane, uint64_
  *
  * @return 1 yes, 0 no (take the cut again), negative as cut_take().
  */
-KVW_NODISCARD int cut_is_held(const struct kvw_cache *cache, uint32_t lane,
-                              uint64_t ranks, uint32_t group, const struct cut *cut,
-                              uint64_t low);
+KVW_NODISCARD int cut_is_held(const struct kvw_cache *cache, const struct cut_of *of,
+                              const struct cut *cut, uint64_t low);
 
 #endif

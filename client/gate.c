@@ -311,43 +311,108 @@ static int peer_record_of(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
     return -EAGAIN;
 }
 
+/* One peer against what this rank is about to publish. */
+static int agree_on_next(struct kvw_cache *cache, uint32_t rank, uint32_t lane_number,
+                         const char *call, const struct record *next, bool is_open)
+{
+    const struct lane *lane = lane_of(cache, lane_number);
+
+    int found = peer_record_of(cache, rank, lane_number, next);
+    if (found < 0)
+        return fail(found, "%s '%s': rank %u, lane %u: its board cannot be read", call,
+                    cache->name, rank, lane_number);
+    if (found == 0)
+        return 0;
+    for (uint32_t g = 0; g < cache->geometry.n_groups; g++) {
+        const struct kvw_group_record *theirs = &cache->peer->group[g];
+        const struct kvw_group_record *ours = &next->group[g];
+        if (!groups_agree(theirs, ours, lane->record->group[g].rows, is_open))
+            return fail(-KVW_EDIVERGED,
+                        "%s '%s': lane %u, step %" PRIu64
+                        ": rank %u published another step than this rank %u: group "
+                        "'%s': rows %" PRIu64 " and %" PRIu64 ", evicted %" PRIu64
+                        " and %" PRIu64 ", generation %" PRIu64 " and %" PRIu64
+                        ", epoch %" PRIu64 " and %" PRIu64,
+                        call, cache->name, lane_number, next->step, rank, cache->rank,
+                        cache->geometry.group[g].name, theirs->rows, ours->rows,
+                        theirs->evicted, ours->evicted, theirs->generation,
+                        ours->generation, theirs->epoch, ours->epoch);
+    }
+    if (memcmp(cache->peer->floor, next->floor,
+               cache->geometry.n_layers * sizeof next->floor[0]) != 0)
+        return fail(-KVW_EDIVERGED,
+                    "%s '%s': lane %u, step %" PRIu64
+                    ": rank %u reset other layers than this rank %u",
+                    call, cache->name, lane_number, next->step, rank, cache->rank);
+    return 0;
+}
+
+/* A group whose window a peer went back to, and which the claims would overwrite on
+ * this rank: it could never follow. UINT32_MAX = none. */
+static uint32_t group_out_of_reach(const struct kvw_cache *cache,
+                                   const struct claims *claims,
+                                   const struct kvw_group_record *own,
+                                   const struct kvw_group_record *groups)
+{
+    for (uint32_t i = 0; i < claims->n_groups; i++) {
+        const uint32_t g = claims->claim[i].group;
+        const struct kvw_geometry_group *group = &cache->geometry.group[g];
+        const uint64_t overwritten =
+            rules_overwritten(cache->layout.group[g].ring_rows, claims->claim[i].end);
+        if (groups[g].generation == own[g].generation &&
+            groups[g].rows > group->sink_rows &&
+            rules_window_first(group, groups[g].rows, groups[g].evicted) < overwritten)
+            return g;
+    }
+    return UINT32_MAX;
+}
+
+/* One peer's records after this rank's step against the claims of a begin. */
+static int agree_on_claims(struct kvw_cache *cache, uint32_t rank, uint32_t lane_number,
+                           const char *call, const struct claims *claims)
+{
+    const struct record *own = lane_of(cache, lane_number)->record;
+    struct board_head newest;
+
+    int error = board_read_head(cache, rank, lane_number, &newest);
+    for (uint64_t back = 0;
+         error == 0 && back <= KVW_RECORDS - 2 && back < newest.version; back++) {
+        struct board_head head;
+        error = board_read_record(cache, rank, lane_number, newest.version - back,
+                                  &head, cache->peer);
+        if (error == -EAGAIN)
+            return 0; /* older ones are gone: it is further ahead than it could be */
+        if (error != 0 || head.era != own->era || head.step <= own->step)
+            break;
+        uint32_t g = group_out_of_reach(cache, claims, own->group, cache->peer->group);
+        if (g != UINT32_MAX)
+            return fail(-KVW_EDIVERGED,
+                        "%s '%s': lane %u: rank %u went back to row %" PRIu64
+                        " of group '%s' at step %" PRIu64
+                        ": this chunk would overwrite rows of that window",
+                        call, cache->name, lane_number, rank,
+                        cache->peer->group[g].rows, cache->geometry.group[g].name,
+                        head.step);
+    }
+    if (error != 0)
+        return fail(error, "%s '%s': rank %u, lane %u: its board cannot be read", call,
+                    cache->name, rank, lane_number);
+    return 0;
+}
+
 int gate_agree(struct kvw_cache *cache, uint32_t lane_number, const char *call,
-               const struct record *next, int is_open)
+               const struct record *next, const struct claims *claims)
 {
     const struct lane *lane = lane_of(cache, lane_number);
 
     FOR_EACH_RANK(rank, board_peers(cache, lane->ranks))
     {
-        int found = peer_record_of(cache, (uint32_t)rank, lane_number, next);
-        if (found < 0)
-            return fail(found, "%s '%s': rank %u, lane %u: its board cannot be read",
-                        call, cache->name, (uint32_t)rank, lane_number);
-        if (found == 0)
-            continue;
-        for (uint32_t g = 0; g < cache->geometry.n_groups; g++) {
-            const struct kvw_group_record *theirs = &cache->peer->group[g];
-            const struct kvw_group_record *ours = &next->group[g];
-            if (groups_agree(theirs, ours, lane->record->group[g].rows, is_open))
-                continue;
-            return fail(
-                -KVW_EDIVERGED,
-                "%s '%s': lane %u, step %" PRIu64
-                ": rank %u published another step than this rank %u: group '%s': "
-                "rows %" PRIu64 " and %" PRIu64 ", evicted %" PRIu64 " and %" PRIu64
-                ", generation %" PRIu64 " and %" PRIu64 ", epoch %" PRIu64
-                " and %" PRIu64,
-                call, cache->name, lane_number, next->step, (uint32_t)rank, cache->rank,
-                cache->geometry.group[g].name, theirs->rows, ours->rows,
-                theirs->evicted, ours->evicted, theirs->generation, ours->generation,
-                theirs->epoch, ours->epoch);
-        }
-        if (memcmp(cache->peer->floor, next->floor,
-                   cache->geometry.n_layers * sizeof next->floor[0]) != 0)
-            return fail(-KVW_EDIVERGED,
-                        "%s '%s': lane %u, step %" PRIu64
-                        ": rank %u reset other layers than this rank %u",
-                        call, cache->name, lane_number, next->step, (uint32_t)rank,
-                        cache->rank);
+        int error = agree_on_next(cache, (uint32_t)rank, lane_number, call, next,
+                                  claims != NULL);
+        if (error == 0 && claims != NULL)
+            error = agree_on_claims(cache, (uint32_t)rank, lane_number, call, claims);
+        if (error != 0)
+            return error;
     }
     return 0;
 }

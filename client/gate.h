@@ -45,15 +45,15 @@ KVW_NODISCARD int gate_pins(struct kvw_cache *cache, uint32_t lane, const char *
                             const struct claims *claims, uint64_t deadline_ns);
 
 /**
- * Compare with what peers that are ahead have published as the next step.
+ * Compare with what peers that are ahead have published since this rank's step.
  *
- * @param next     The record about to be published; or, with items, the record of a
- * begin.
- * @param is_open  The next step is a commit of chunks whose rows end at most at next's:
- *                 a peer may have committed fewer of them.
+ * @param next    The record about to be published; of a begin: that of its commit if
+ * all its rows are kept.
+ * @param claims  Of a begin, else NULL. A peer may have committed fewer of its rows;
+ * but no peer may have gone back to a window that the claims would overwrite here.
  * @return 0; -KVW_EDIVERGED names rank, step and both.
  */
 KVW_NODISCARD int gate_agree(struct kvw_cache *cache, uint32_t lane, const char *call,
-                             const struct record *next, int is_open);
+                             const struct record *next, const struct claims *claims);
 
 #endif

@@ -46,7 +46,14 @@ int kvw_state(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
         struct cut cut = {0};
         bool is_mixed = false;
         for (uint32_t g = 0; g < cache->geometry.n_groups; g++) {
-            int error = cut_take(cache, lane, ranks, g, UINT32_MAX, &cut);
+            const struct cut_of of = {
+                .lane = lane,
+                .group = g,
+                .layer = UINT32_MAX,
+                .ranks = ranks,
+                .is_own_step = rank != KVW_ALL_RANKS,
+            };
+            int error = cut_take(cache, &of, &cut);
             if (error != 0)
                 return error;
             is_mixed = is_mixed ||

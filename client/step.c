@@ -244,7 +244,7 @@ int kvw_begin(struct kvw_cache *cache, uint32_t lane_number,
         error = gate_pins(cache, lane_number, "begin", &claims, deadline_ns);
         record_of_begin(cache, lane, items, n_items);
         if (error == 0)
-            error = gate_agree(cache, lane_number, "begin", cache->scratch, true);
+            error = gate_agree(cache, lane_number, "begin", cache->scratch, &claims);
         if (error != 0) {
             store_wants(cache, lane_number, &claims, true);
             return error;
@@ -328,7 +328,7 @@ int kvw_commit(struct kvw_cache *cache, uint32_t lane_number,
         if (lane->open[g].n > 0)
             next->group[g].epoch = lane->open[g].epoch;
     }
-    error = gate_agree(cache, lane_number, "commit", next, false);
+    error = gate_agree(cache, lane_number, "commit", next, NULL);
     if (error != 0)
         return error;
     board_publish(cache, lane_number, next);

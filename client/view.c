@@ -31,6 +31,7 @@ struct viewing {
     uint64_t open;    /* rows of the open chunk, 0 = committed view */
     uint64_t written; /* of these */
     bool is_pinned;
+    bool is_own_step; /* the rank's own newest step */
 };
 
 /* Lowest row of the ring that a view shows, for the hold and the check at release. */
@@ -120,13 +121,19 @@ static int make_view(struct kvw_cache *cache, const struct viewing *viewing,
                      struct kvw_view *view)
 {
     const struct kvw_geometry_group *group = &cache->geometry.group[viewing->group];
+    const struct cut_of of = {
+        .lane = viewing->lane,
+        .group = viewing->group,
+        .layer = viewing->layer,
+        .ranks = viewing->ranks,
+        .is_own_step = viewing->is_own_step,
+    };
 
     for (uint32_t tries = 0; tries < KVW_RETRIES_MAX; tries++) {
         struct cut cut;
         int pin = -1;
 
-        int error = cut_take(cache, viewing->lane, viewing->ranks, viewing->group,
-                             viewing->layer, &cut);
+        int error = cut_take(cache, &of, &cut);
         if (error != 0)
             return error;
         uint64_t low = lowest_ring_row(group, &cut.group, viewing->open);
@@ -135,8 +142,7 @@ static int make_view(struct kvw_cache *cache, const struct viewing *viewing,
             if (pin < 0)
                 return pin;
         }
-        int is_held = cut_is_held(cache, viewing->lane, viewing->ranks, viewing->group,
-                                  &cut, low);
+        int is_held = cut_is_held(cache, &of, &cut, low);
         if (is_held > 0) {
             describe_view(cache, viewing, &cut, view);
             view->hold = pin < 0 ? NO_HOLD : (uint32_t)pin;
@@ -192,6 +198,7 @@ int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
         .row_part = cache->row_part,
         .heads = cache->heads[g],
         .is_pinned = (flags & KVW_UNPINNED) == 0,
+        .is_own_step = true,
     };
     if (flags & KVW_STAGED) {
         viewing.open = lane_of(cache, lane)->open[g].n;

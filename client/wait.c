@@ -146,16 +146,15 @@ static int goal_reached(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
 {
     const struct goal *goal = context;
     struct board_head head;
-    struct kvw_group_record record;
     int error;
 
     if (goal->group == UINT32_MAX) {
         error = board_read_head(cache, rank, lane, &head);
         return error != 0 ? error : head.step >= goal->at_least;
     }
-    error = board_read_group(cache, rank, lane, 0, goal->group, UINT32_MAX, &head,
-                             &record, NULL);
-    return error != 0 ? error : record.rows >= goal->at_least;
+    struct board_group read = {.group = goal->group, .layer = UINT32_MAX};
+    error = board_read_group(cache, rank, lane, 0, &read);
+    return error != 0 ? error : read.record.rows >= goal->at_least;
 }
 
 static void describe_goal(const struct kvw_cache *cache, const struct goal *goal,

@@ -17,33 +17,32 @@
 #include "proto/base/check.h"
 #include "proto/limits.h"
 
-enum kvw_geometry_type { /* element type of a plane */
-                         KVW_GEOMETRY_F32 = 1,
-                         KVW_GEOMETRY_BF16 = 2,
-                         KVW_GEOMETRY_F16 = 3,
-                         KVW_GEOMETRY_I8 = 4,
-                         KVW_GEOMETRY_U8 = 5,
-                         KVW_GEOMETRY_U32 = 6,
+/* Element type of a plane. */
+enum kvw_geometry_type {
+    KVW_GEOMETRY_F32 = 1,
+    KVW_GEOMETRY_BF16 = 2,
+    KVW_GEOMETRY_F16 = 3,
+    KVW_GEOMETRY_I8 = 4,
+    KVW_GEOMETRY_U8 = 5,
+    KVW_GEOMETRY_U32 = 6,
 };
 
-enum kvw_geometry_policy { /* what a full group does */
-                           KVW_GEOMETRY_ROLL =
-                               1, /* evicts the oldest rows behind the sink */
-                           KVW_GEOMETRY_REFUSE =
-                               2, /* says that it is full; rows never wrap */
+/* What a full group does. */
+enum kvw_geometry_policy {
+    KVW_GEOMETRY_ROLL = 1,   /* evicts the oldest rows behind the sink */
+    KVW_GEOMETRY_REFUSE = 2, /* says that it is full; rows never wrap */
 };
 
-enum kvw_geometry_kind { /* window kind */
-                         KVW_GEOMETRY_CHUNK =
-                             1, /* all queries of a chunk see the same rows */
-                         KVW_GEOMETRY_ROW =
-                             2, /* each query sees the window that ends at itself */
+/* Window kind. */
+enum kvw_geometry_kind {
+    KVW_GEOMETRY_CHUNK = 1, /* all queries of a chunk see the same rows */
+    KVW_GEOMETRY_ROW = 2,   /* each query sees the window that ends at itself */
 };
 
-enum kvw_geometry_positions { /* the position that belongs to a row */
-                              KVW_GEOMETRY_ABSOLUTE = 1, /* its row number */
-                              KVW_GEOMETRY_WINDOW =
-                                  2, /* its index among the visible rows */
+/* The position that belongs to a row. */
+enum kvw_geometry_positions {
+    KVW_GEOMETRY_ABSOLUTE = 1, /* its row number */
+    KVW_GEOMETRY_WINDOW = 2,   /* its index among the visible rows */
 };
 
 enum {                           /* flags of a plane */

@@ -28,10 +28,10 @@
 #define KVW_LAYOUT_MAJOR 1u /* a reader refuses another */
 #define KVW_LAYOUT_MINOR 0u /* a reader accepts a greater one */
 
-enum kvw_control_state { /* of a cache; the daemon writes it */
-                         KVW_CONTROL_LIVE = 1,
-                         KVW_CONTROL_REMOVED =
-                             2, /* attachments may finish, nobody new attaches */
+/* Of a cache; the daemon writes it. */
+enum kvw_control_state {
+    KVW_CONTROL_LIVE = 1,
+    KVW_CONTROL_REMOVED = 2, /* attachments may finish, nobody new attaches */
 };
 
 struct kvw_control_header {
@@ -193,7 +193,7 @@ void layout_control_init(void *control, const struct kvw_layout *layout,
  *
  * @param control_bytes,pins_bytes,data_bytes  Sizes of the segments, by fstat.
  * @return 0 with *geometry and *layout; -EPROTO for another layout, -EINVAL for a
- * damaged one, with `refusal` in words.
+ *         damaged one, with `refusal` in words.
  */
 KVW_NODISCARD int layout_control_read(const void *control, uint64_t control_bytes,
                                       uint64_t pins_bytes, uint64_t data_bytes,

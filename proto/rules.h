@@ -97,11 +97,12 @@ struct kvw_run {
     uint32_t piece_class; /* enum kvw_run_class */
 };
 
-enum kvw_run_class { /* as enum kvw_piece_class of the public header */
-                     KVW_RUN_SINK = 1,
-                     KVW_RUN_KEPT = 2,
-                     KVW_RUN_PAST = 3,
-                     KVW_RUN_CURRENT = 4,
+/* As enum kvw_piece_class of the public header. */
+enum kvw_run_class {
+    KVW_RUN_SINK = 1,
+    KVW_RUN_KEPT = 2,
+    KVW_RUN_PAST = 3,
+    KVW_RUN_CURRENT = 4,
 };
 
 /* What is to be shown of one layer. */

@@ -162,6 +162,29 @@ static bool is_pin_conflict(const struct oracle *oracle, const struct m_pin *pin
     return is_conflict(oracle, pin->group, pin->generation, pin->low, pin->end, at, hi);
 }
 
+/* Peers that are ahead may have gone back to a window that the chunk would overwrite on
+ * this rank, which could then never follow them. */
+static void expect_ahead(const struct oracle *oracle, uint32_t rank, uint32_t lane,
+                         uint32_t group, const struct m_group *at, uint64_t hi,
+                         struct expect *expect)
+{
+    const struct m_lane *of = &oracle->lane[lane];
+    const uint64_t own = of->board[rank].step;
+    uint64_t last = own;
+
+    for (uint32_t peer = 0; peer < oracle->geometry->n_ranks; peer++) {
+        if (of->board[peer].is_held && of->board[peer].era == of->board[rank].era)
+            last = max_u64(last, of->board[peer].step);
+    }
+    for (uint64_t step = own + 1; step <= last; step++) {
+        const struct m_group *held = &of->step[step].record.group[group];
+        if (held->generation == at->generation &&
+            held->rows > oracle->geometry->group[group].sink_rows &&
+            oracle_low(oracle, group, held, 0) + oracle_ring_rows(oracle, group) < hi)
+            expect_error(expect, -KVW_EDIVERGED);
+    }
+}
+
 /* Records from the slowest rank's to one's own, and pins, against one item. */
 static void expect_holders(const struct oracle *oracle, uint32_t rank, uint32_t lane,
                            const struct kvw_item *item, const struct m_pin *pins,
@@ -186,6 +209,7 @@ static void expect_holders(const struct oracle *oracle, uint32_t rank, uint32_t 
             expect->may_succeed = expect->may_succeed || !is_certain;
         }
     }
+    expect_ahead(oracle, rank, lane, group, at, hi, expect);
     for (uint32_t i = 0; i < n_pins; i++) {
         const struct m_pin *pin = &pins[i];
         if (!is_in_scope(pin, rank, lane, group) ||

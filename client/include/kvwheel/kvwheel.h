@@ -67,61 +67,69 @@ enum kvw_error {
     KVW_ELAYOUT = 4100,     /* daemon or cache has another protocol or layout version */
 };
 
-enum kvw_type { /* element type of a plane */
-                KVW_F32 = 1,
-                KVW_BF16 = 2,
-                KVW_F16 = 3,
-                KVW_I8 = 4,
-                KVW_U8 = 5,
-                KVW_U32 = 6,
+/* Element type of a plane. */
+enum kvw_type {
+    KVW_F32 = 1,
+    KVW_BF16 = 2,
+    KVW_F16 = 3,
+    KVW_I8 = 4,
+    KVW_U8 = 5,
+    KVW_U32 = 6,
 };
 
-enum kvw_policy {                 /* what a full group does */
-                  KVW_ROLL = 1,   /* the oldest rows behind the sink leave */
-                  KVW_REFUSE = 2, /* begin answers -ENOSPC; rows never wrap */
+/* What a full group does. */
+enum kvw_policy {
+    KVW_ROLL = 1,   /* the oldest rows behind the sink leave */
+    KVW_REFUSE = 2, /* begin answers -ENOSPC; rows never wrap */
 };
 
+/* Which rows a query sees. `chunk`: all queries of a chunk see the same (video). `row`: a
+ * query sees sink, kept rows and the W - S rows that end at itself (language models); the
+ * view starts as the chunk's first query sees it, and kernels mask per query. */
 enum kvw_window_kind {
-    KVW_WINDOW_CHUNK = 1, /* all queries of a chunk see the same rows (video) */
-    KVW_WINDOW_ROW = 2,   /* a query sees sink, kept rows and the W - S rows that end at
-                             itself (language models); kernels mask per query */
+    KVW_WINDOW_CHUNK = 1,
+    KVW_WINDOW_ROW = 2,
 };
 
-enum kvw_positions { /* the position that belongs to a row */
-                     KVW_POSITIONS_ABSOLUTE = 1, /* its row number */
-                     KVW_POSITIONS_WINDOW =
-                         2, /* its index among the rows of the view. Rows that
-                               kvw_reset_layer() hides are counted. In a chunk of n
-                               rows of kind `row` it holds for the last query: sink
-                               and kept rows are moved up by the rows that only
-                               earlier queries see. */
+/*
+ * The position that belongs to a row: its own number, or, relative to the window, its index
+ * among the rows that the group's view shows. Rows that kvw_reset_layer() hides and rows of
+ * other ranks are counted, so that one position holds in every layer and on every rank.
+ *
+ * In a chunk of n rows of window kind `row` an index holds for the last query: sink and kept
+ * rows are moved up by the rows that only earlier queries see, and a kept row that the last
+ * query no longer finds in the window is shown as kept, before the past.
+ */
+enum kvw_positions {
+    KVW_POSITIONS_ABSOLUTE = 1,
+    KVW_POSITIONS_WINDOW = 2,
 };
 
-enum kvw_lifetime { /* when the daemon removes a cache by itself */
-                    KVW_LIFETIME_JOB = 0,  /* when its last attachment ends */
-                    KVW_LIFETIME_TTL = 1,  /* ttl_seconds after that */
-                    KVW_LIFETIME_KEEP = 2, /* never */
+/* When the daemon removes a cache by itself. */
+enum kvw_lifetime {
+    KVW_LIFETIME_JOB = 0,  /* when its last attachment ends */
+    KVW_LIFETIME_TTL = 1,  /* ttl_seconds after that */
+    KVW_LIFETIME_KEEP = 2, /* never */
 };
 
+/* Where layers lie. */
 enum kvw_placement {
-    KVW_PLACEMENT_SPREAD =
-        0, /* layers dealt evenly to the NUMA nodes that have memory */
+    KVW_PLACEMENT_SPREAD = 0, /* dealt evenly to the NUMA nodes that have memory */
 };
 
-enum kvw_pin_policy { /* what a writer does when a reader's pin holds rows it needs */
-                      KVW_PIN_WAIT = 1, /* wait until the deadline, then -EBUSY with the
-                                           reader's name */
-                      KVW_PIN_ANSWER = 2, /* -EBUSY at once */
-                      KVW_PIN_REVOKE =
-                          3, /* go on; the reader's release answers -KVW_EOVERRUN */
+/* What a writer does when a reader's pin holds rows it needs. */
+enum kvw_pin_policy {
+    KVW_PIN_WAIT = 1, /* wait until the deadline, then -EBUSY with the reader's name */
+    KVW_PIN_ANSWER = 2, /* -EBUSY at once */
+    KVW_PIN_REVOKE = 3, /* go on; the reader's release answers -KVW_EOVERRUN */
 };
 
-enum kvw_piece_class { /* why a piece is visible */
-                       KVW_PIECE_SINK = 1,
-                       KVW_PIECE_KEPT = 2,
-                       KVW_PIECE_PAST =
-                           3, /* in a contiguous group the open chunk follows in it */
-                       KVW_PIECE_CURRENT = 4, /* rows of the open chunk */
+/* Why a piece is visible. */
+enum kvw_piece_class {
+    KVW_PIECE_SINK = 1,
+    KVW_PIECE_KEPT = 2,
+    KVW_PIECE_PAST = 3,    /* in a contiguous group the open chunk follows in it */
+    KVW_PIECE_CURRENT = 4, /* rows of the open chunk */
 };
 
 /* Bounds. */
@@ -139,8 +147,7 @@ enum kvw_piece_class { /* why a piece is visible */
 struct kvw_client; /* a connection to a daemon */
 struct kvw_cache;  /* an attachment to a cache */
 
-/* ------------------------------------------------------------------ errors ----------
- */
+/* ------------------------------------------------------------------ errors -------- */
 
 /** The last refusal of this thread in words; "" if there was none. Never NULL. The text
  *  stays until the thread's next failing call. */
@@ -152,19 +159,24 @@ KVW_API_VOID const char *kvw_strerror(int error);
 /** "0.1": the library's own version. */
 KVW_API_VOID const char *kvw_version(void);
 
-/* ------------------------------------------------------------------- specs ----------
- */
+/* ------------------------------------------------------------------- specs -------- */
 
 /* One tensor of a row: heads x elems of `type`. */
 struct kvw_spec_plane {
-    char name[16];  /* "k", "v", "k_scale", "vk", "ids" ... */
-    uint32_t type;  /* enum kvw_type */
-    uint32_t elems; /* per row and head: head_dim for k */
-    uint32_t
-        is_rotated; /* keys are stored after rotation (documentation for readers) */
+    char name[16];       /* "k", "v", "k_scale", "vk", "ids" ... */
+    uint32_t type;       /* enum kvw_type */
+    uint32_t elems;      /* per row and head: head_dim for k */
+    uint32_t is_rotated; /* keys are stored after rotation; for readers to know */
 };
 
-/* Layers that share one geometry and one policy. */
+/*
+ * Layers that share one geometry and one policy.
+ *
+ * is_contiguous = 1: each head's ring is mapped twice in a row at attach, so that past and
+ * current rows are one piece for any third-party kernel. It costs up to a page's rows of
+ * slack in each plane, and three mappings per layer, plane, lane and head
+ * (vm.max_map_count). Not where rows are split.
+ */
 struct kvw_spec_group {
     char name[16];           /* "self", "cross", "state", "local", "global" ... */
     uint32_t n_layers;       /* set by kvw_spec_add_group() */
@@ -177,11 +189,7 @@ struct kvw_spec_group {
     uint32_t policy;         /* enum kvw_policy */
     uint32_t window_kind;    /* enum kvw_window_kind */
     uint32_t positions;      /* enum kvw_positions */
-    uint32_t is_contiguous;  /* 1: each head's ring is mapped twice in a row, so that
-                                past  and current rows are one piece for any third-party
-                                kernel.  Costs up to a page's rows of slack per plane, and
-                                three  mappings per layer, plane, lane and head at attach
-                                (vm.max_map_count); not with split rows. Default 0. */
+    uint32_t is_contiguous;  /* 0 or 1; see below */
     uint32_t n_planes;       /* set by kvw_spec_add_plane() */
     struct kvw_spec_plane plane[KVW_SPEC_PLANES_MAX];
 };
@@ -231,9 +239,9 @@ KVW_API_VOID void kvw_spec_init(struct kvw_spec *spec, const char *name);
  * Add a group of `n_layers` layers.
  *
  * @param model_layers  The model's number of each layer, ascending; NULL for 0, 1, 2,
- * ... Two groups may name the same model layer (self and cross).
+ *         ... Two groups may name the same model layer (self and cross).
  * @return the group, with policy roll, window kind chunk, absolute positions, slack 1,
- * one head; or NULL when a bound is reached (kvw_last_error() says which).
+ *         one head; or NULL when a bound is reached (kvw_last_error() says which).
  */
 KVW_API struct kvw_spec_group *kvw_spec_add_group(struct kvw_spec *spec,
                                                   const char *name, uint32_t n_layers,
@@ -274,29 +282,27 @@ KVW_API_VOID const char *kvw_spec_preset_name(uint32_t index);
  * A spec from a Hugging Face config.json (Llama, Mistral, Gemma 3, gpt-oss): groups
  * `local` and `global` where layers differ, else `self`; planes k and v.
  *
- * @param path          config.json, or the folder that holds it.
- * @param type          enum kvw_type of k and v; 0 for the model's own.
+ * @param path  config.json, or the folder that holds it.
+ * @param type  enum kvw_type of k and v; 0 for the model's own.
  * @param context_rows  Window of full-attention layers; 0 for the config's maximum.
  * @return 0; -ENOENT, -EACCES ... (file); -EINVAL (not JSON, a field missing, absurd).
  */
 KVW_API int kvw_spec_config(struct kvw_spec *spec, const char *path, uint32_t type,
                             uint64_t context_rows);
 
-/* ---------------------------------------------------------- daemon and caches -------
- */
+/* ---------------------------------------------------------- daemon and caches ----- */
 
 /**
  * Connect to a daemon.
  *
  * @param socket_path  Its socket; NULL for $KVWHEEL_SOCKET, else the user's default
- *                     ($XDG_RUNTIME_DIR/kvwheel/kvwheeld.sock, or
- * /tmp/kvwheel-UID/...). With NULL and no daemon there, one is started for this user:
- * the same program with the same keeper. It ends 60 s after its last client once it
- * holds no cache.
- * @param client       [out] To be closed with kvw_disconnect().
+ *         ($XDG_RUNTIME_DIR/kvwheel/kvwheeld.sock, or /tmp/kvwheel-UID/...). With NULL
+ *         and no daemon there, one is started for this user: the same program with the
+ *         same keeper. It ends 60 s after its last client once it holds no cache.
+ * @param client  [out] To be closed with kvw_disconnect().
  * @return 0; -ENOENT, -ECONNREFUSED (nobody there), -ENOTSOCK (the path is something
  *         else), -EACCES, -ETIMEDOUT, -KVW_ELAYOUT (another version), -ENOEXEC
- * (kvwheeld was not found or did not start).
+ *         (kvwheeld was not found or did not start).
  *
  * A connection that is lost (the daemon was restarted) is made again by the next call
  * that needs it; attachments stay valid all the while, for the data path makes no call.
@@ -316,7 +322,8 @@ typedef void kvw_progress_fn(void *context, uint64_t done_bytes, uint64_t total_
  * @param progress  Called now and then; may be NULL.
  * @return 0; 1 if it was there already; -EEXIST (another spec has that name), -EINVAL,
  *         -E2BIG (the spec), -ENOMEM (the node has not got the memory), -EDQUOT
- * (quota), -ENFILE (too many caches), -EPIPE (daemon gone and not to be found again).
+ *         (quota), -ENFILE (too many caches), -EPIPE (daemon gone and not to be found
+ *         again).
  */
 KVW_API int kvw_create(struct kvw_client *client, const struct kvw_spec *spec,
                        kvw_progress_fn *progress, void *context);
@@ -342,7 +349,7 @@ struct kvw_attach_options {
  * The owner before, if it died, is taken over: its open chunk is forgotten, its commits
  * stay.
  *
- * @param rank     0 <= rank < n_ranks, or KVW_READER.
+ * @param rank  0 <= rank < n_ranks, or KVW_READER.
  * @param options  NULL for the defaults.
  * @return 0; -ENOENT (no such cache), -EBUSY (a live process holds the rank; the text
  *         names it), -ERANGE, -EACCES, -EMFILE (attachments of the cache), -KVW_EGONE.
@@ -375,8 +382,7 @@ struct kvw_part {
 KVW_API int kvw_cache_part(const struct kvw_cache *cache, uint32_t group, uint32_t rank,
                            struct kvw_part *part);
 
-/* ------------------------------------------------------------------ layers ----------
- */
+/* ------------------------------------------------------------------ layers -------- */
 
 struct kvw_layer {
     uint32_t index; /* in all layers of the cache, group after group */
@@ -394,8 +400,7 @@ KVW_API int kvw_layer_at(const struct kvw_cache *cache, uint32_t model_layer,
 KVW_API int kvw_layer_of(const struct kvw_cache *cache, const char *group,
                          uint32_t model_layer, struct kvw_layer *layer);
 
-/* --------------------------------------------------------- writing a chunk ----------
- */
+/* --------------------------------------------------------- writing a chunk -------- */
 
 /*
  * One group's part in a step. Every step takes a vector of these; groups that are not
@@ -427,13 +432,14 @@ struct kvw_begun {
  * other numbers abort what is open and begin anew. Positions and evictions come back
  * before anything is rotated or written.
  *
- * @param items   row must be the rows committed in the group, 1 <= n <= chunk_rows_max.
- * @param begun   [out] one for each item; may be NULL.
+ * @param items  row must be the rows committed in the group, 1 <= n <= chunk_rows_max.
+ * @param begun  [out] one for each item; may be NULL.
  * @return 0; -EINVAL (row, n, or a group named twice), -ENOSPC (a refuse group is
- * full), -EBUSY (a reader's pin, by policy; or an own view still held), -ETIMEDOUT (a
- * rank that lags; the text names it, since when, at which step), -EOWNERDEAD (that
- * rank's process died), -KVW_EDIVERGED, -ESTALE (a recovery is under way:
- * kvw_recover()), -EACCES (a reader), -KVW_EGONE.
+ *         full), -EBUSY (a reader's pin, by policy; or an own view still held),
+ *         -ETIMEDOUT (a rank that lags; the text names it, since when, at which step),
+ *         -EOWNERDEAD (that rank's process died), -KVW_EDIVERGED, -ESTALE (a recovery
+ *         is under way: kvw_recover()), -EAGAIN (ranks on other nodes are behind, see
+ *         kvw_outside()), -EACCES (a reader), -KVW_EGONE.
  */
 KVW_API int kvw_begin(struct kvw_cache *cache, uint32_t lane,
                       const struct kvw_item *items, uint32_t n_items,
@@ -452,11 +458,11 @@ struct kvw_source {
  * own types. Any number of times: each denoising pass overwrites the last.
  *
  * @param row_first  First row, counted from the chunk's start. It may lie at or below
- * the rows already written, not beyond (no gap).
- * @param sources    One for each plane of the group. Where rows are split over ranks,
- * rows of other ranks are passed over, in the source too.
+ *         the rows already written, not beyond (no gap).
+ * @param sources  One for each plane of the group. Where rows are split over ranks,
+ *         rows of other ranks are passed over, in the source too.
  * @return 0; -EINVAL (gap, past the chunk, no chunk open), -ERANGE (layer or lane not
- * of this rank), -EACCES (a reader).
+ *         of this rank), -EACCES (a reader).
  */
 KVW_API int kvw_update(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
                        uint64_t row_first, uint64_t n_rows,
@@ -512,10 +518,10 @@ KVW_API int kvw_written(struct kvw_cache *cache, uint32_t lane, struct kvw_layer
  * with one store.
  *
  * @param items  NULL: every row that was begun. Else for each group the rows to publish
- *               (n, 0 <= n <= begun, KVW_WHOLE for all); the rest is forgotten; open
- * groups not named publish all.
+ *         (n, 0 <= n <= begun, KVW_WHOLE for all); the rest is forgotten; open groups
+ *         not named publish all.
  * @return 0; -KVW_EINCOMPLETE (a layer lacks rows: the text names it), -EINVAL (nothing
- *         open), -EACCES.
+ *         open), -KVW_EDIVERGED, -ESTALE (a recovery is under way), -KVW_EGONE, -EACCES.
  */
 KVW_API int kvw_commit(struct kvw_cache *cache, uint32_t lane,
                        const struct kvw_item *items, uint32_t n_items);
@@ -524,8 +530,7 @@ KVW_API int kvw_commit(struct kvw_cache *cache, uint32_t lane,
  */
 KVW_API int kvw_abort(struct kvw_cache *cache, uint32_t lane);
 
-/* ----------------------------------------------------------------- reading ----------
- */
+/* ----------------------------------------------------------------- reading -------- */
 
 enum kvw_get_flags {
     KVW_COMMITTED = 0, /* what was published last */
@@ -534,15 +539,15 @@ enum kvw_get_flags {
 };
 
 /*
- * What attention may see of one layer and lane, in row order: sink, kept, past,
- * current. Plain data; copy it if you like, release it once.
+ * What attention may see of one layer and lane, in this order: sink, kept, past, current,
+ * each ascending by row. Plain data; copy it if you like, release it once.
  */
 struct kvw_view {
     uint64_t step;        /* of the lane when it was taken */
     uint64_t epoch;       /* condition of the group */
     uint64_t generation;  /* of the group: how often it was reset */
     uint64_t n_rows;      /* of all pieces */
-    uint64_t end_row;     /* one past the newest row shown */
+    uint64_t end_row;     /* rows committed, and those of the open chunk shown */
     uint64_t window_rows; /* W */
     uint64_t sink_rows;   /* S */
     uint32_t lane;
@@ -575,10 +580,10 @@ static inline char *kvw_piece_at(const struct kvw_plane *plane,
  * pinned.
  *
  * @param flags  enum kvw_get_flags.
- * @param view   [out] Its pointers are valid until release.
+ * @param view  [out] Its pointers are valid until release.
  * @return 0; -ERANGE (layer or lane not of this rank), -EAGAIN (lost too often against
- * a fast writer), -EMFILE (KVW_VIEWS_MAX views held), -KVW_EGONE, -KVW_EDIVERGED,
- *         -EOPNOTSUPP (a reader asks for staged rows).
+ *         a fast writer), -EMFILE (KVW_VIEWS_MAX views held), -KVW_EGONE,
+ *         -KVW_EDIVERGED, -EOPNOTSUPP (a reader asks for staged rows).
  */
 KVW_API int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
                     uint32_t flags, struct kvw_view *view);
@@ -587,17 +592,17 @@ KVW_API int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer lay
  * View a layer over a set of ranks at one step: the newest step that all of them have.
  *
  * @param ranks  Bit r: rank r. The heads shown are those from the first to the last of
- * the set, which must follow each other. 0: every rank that holds the layer.
+ *         the set, which must follow each other. 0: every rank that holds the layer.
  * @return as kvw_get(); -EINVAL if the ranks' heads do not follow each other.
  */
 KVW_API int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
                     uint64_t ranks, uint32_t flags, struct kvw_view *view);
 
-/** End a view. @return 0, or -KVW_EOVERRUN: what was read may be wrong, read again. */
+/** End a view. @return 0, or -KVW_EOVERRUN: its rows were overwritten or its ranks went
+ *  back (truncate, reset, recover) while it was held: what was read may be wrong. */
 KVW_API int kvw_release(struct kvw_cache *cache, struct kvw_view *view);
 
-/* ------------------------------------------------------------- other steps ----------
- */
+/* ------------------------------------------------------------- other steps -------- */
 
 /*
  * Each of these is one step, over a vector of groups, published by one store, the same
@@ -638,13 +643,15 @@ KVW_API int kvw_reset_layer(struct kvw_cache *cache, uint32_t lane,
  * calling it again goes on. */
 KVW_API int kvw_reset_state(struct kvw_cache *cache);
 
-/** The lowest row to which kvw_truncate() can go now; anything in the sink always can.
- *  @return 0 or -ERANGE. */
+/**
+ * The lowest row to which kvw_truncate() can go now; anything in the sink always can. After
+ * a reset it may be above the rows committed, until every rank has begun anew.
+ * @return 0 or -ERANGE.
+ */
 KVW_API int kvw_lowest(struct kvw_cache *cache, uint32_t lane, uint32_t group,
                        uint64_t *row);
 
-/* ------------------------------------------------ state, waiting, recovery ----------
- */
+/* ------------------------------------------------ state, waiting, recovery -------- */
 
 struct kvw_group_state {
     uint64_t rows;       /* T: committed */
