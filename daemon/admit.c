@@ -10,8 +10,13 @@
 #include "daemon/cache.h"
 #include "daemon/host.h"
 #include "proto/base/align.h"
+#include "proto/partition.h"
 
 #define MODE_DEFAULT 0600u
+
+/* What a program that attaches maps for contiguous groups, and what it needs beside. */
+#define MAPPINGS_PER_HEAD 3u
+#define MAPPINGS_LEFT 1024u
 
 /* Left for everybody else: 2 % of memory, at least 64 MiB and at most 1 GiB. */
 #define RESERVE_BYTES_MIN (64ull << 20)
@@ -54,7 +59,51 @@ int admit_request(const struct kvw_message_create *request, struct cache_meta *m
                       meta->name, sizeof meta->geometry, request->geometry_bytes);
     memcpy(&meta->geometry, request->geometry, sizeof meta->geometry);
     int error = geometry_check(&meta->geometry, refusal);
-    return error != 0 ? error : layout_of(&meta->geometry, layout, refusal);
+    if (error == 0)
+        error = layout_of(&meta->geometry, layout, refusal);
+    return error != 0 ? error
+                      : admit_mappings(&meta->geometry, host_mappings_max(), refusal);
+}
+
+static uint64_t count_mappings(const struct kvw_geometry *geometry, uint32_t rank)
+{
+    const struct kvw_interval lanes = partition_lanes(geometry, rank);
+    uint64_t n_mappings = 0;
+
+    for (uint32_t g = 0; g < geometry->n_groups; g++) {
+        const struct kvw_interval layers = partition_layers(geometry, g, rank);
+        const struct kvw_interval heads = partition_heads(geometry, g, rank);
+        if (geometry->group[g].is_contiguous)
+            n_mappings += (uint64_t)MAPPINGS_PER_HEAD * (layers.end - layers.begin) *
+                          geometry->group[g].n_planes * (lanes.end - lanes.begin) *
+                          (heads.end - heads.begin);
+    }
+    return n_mappings;
+}
+
+int admit_mappings(const struct kvw_geometry *geometry, uint64_t mappings_max,
+                   struct kvw_refusal *refusal)
+{
+    const uint64_t have = mappings_max - min_u64(mappings_max, MAPPINGS_LEFT);
+    uint64_t need = 0;
+    uint32_t largest = 0;
+
+    for (uint32_t rank = 0; rank < geometry->n_ranks; rank++) {
+        const uint64_t n_mappings = count_mappings(geometry, rank);
+        if (n_mappings > need) {
+            need = n_mappings;
+            largest = rank;
+        }
+    }
+    if (need <= have)
+        return 0;
+    return refuse(refusal, -ENOMEM, need, have,
+                  "contiguous groups: rank %u needs %" PRIu64
+                  " mappings (%u for each layer, plane, lane and head), have %" PRIu64
+                  " (vm.max_map_count less %u for the rest of the program): sysctl -w "
+                  "vm.max_map_count=%" PRIu64 ", or split over more ranks",
+                  largest, need, MAPPINGS_PER_HEAD, have, MAPPINGS_LEFT,
+                  need + MAPPINGS_LEFT);
 }
 
 static uint64_t reserve_bytes(void)

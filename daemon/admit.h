@@ -9,11 +9,23 @@
  * Check a create request from anybody.
  *
  * @param meta  [out] what the request says, geometry included; not yet id, uuid, owner.
- * @return 0, -EINVAL or -E2BIG with `refusal` in words.
+ * @return 0, -EINVAL, -E2BIG, or as admit_mappings(), with `refusal` in words.
  */
 KVW_NODISCARD int admit_request(const struct kvw_message_create *request,
                                 struct cache_meta *meta, struct kvw_layout *layout,
                                 struct kvw_refusal *refusal);
+
+/**
+ * Check that every rank can attach: a contiguous group takes three mappings for each
+ * layer, plane, lane and head that an attachment holds, and the program needs some,
+ * too. Readers, who hold all, may still be refused; they are told when they attach.
+ *
+ * @param geometry      Checked.
+ * @param mappings_max  Of one process: vm.max_map_count.
+ * @return 0, or -ENOMEM: the largest rank's part needs more.
+ */
+KVW_NODISCARD int admit_mappings(const struct kvw_geometry *geometry,
+                                 uint64_t mappings_max, struct kvw_refusal *refusal);
 
 /**
  * Check quotas and memory. What is being allocated counts.

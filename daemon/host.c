@@ -19,6 +19,7 @@
 
 #define PATH_BYTES 512
 #define FILE_BYTES 8192
+#define MAPPINGS_DEFAULT 65530u /* linux/mm.h */
 
 static uint64_t now_of(clockid_t clock)
 {
@@ -198,6 +199,14 @@ uint64_t host_memory_available(void)
 
     memory_limits(&total, &available);
     return available;
+}
+
+uint64_t host_mappings_max(void)
+{
+    uint64_t n_mappings;
+
+    return number_in("/proc/sys/vm/max_map_count", &n_mappings) ? n_mappings
+                                                                : MAPPINGS_DEFAULT;
 }
 
 void host_command(uint32_t pid, char *text, size_t text_bytes)

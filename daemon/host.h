@@ -28,6 +28,10 @@ uint64_t host_memory_total(void);
 /** Bytes that can be had now, free or reclaimable, of the machine and of its cgroup. */
 uint64_t host_memory_available(void);
 
+/** vm.max_map_count: mappings that one process may have; the kernel's default when it
+ *  cannot be read. */
+uint64_t host_mappings_max(void);
+
 /** Printable start of a process's command line; "" when it cannot be read. */
 void host_command(uint32_t pid, char *text, size_t text_bytes);
 

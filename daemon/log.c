@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/host.h"
@@ -17,13 +18,29 @@ static const char *const level_names[] = {"error", "warn", "info", "debug"};
 static void write_line(const struct log *log, enum log_level level, const char *format,
                        va_list arguments) __attribute__((format(printf, 3, 0)));
 
+/* UTC, as in 2031-12-01T05:45:03.123Z, and a space. @return bytes. */
+static int add_time(char line[LINE_BYTES])
+{
+    const uint64_t now_ms = host_wall_ns() / 1000000;
+    const time_t seconds = (time_t)(now_ms / 1000);
+    struct tm tm;
+
+    if (gmtime_r(&seconds, &tm) == NULL)
+        return 0;
+    const size_t n_bytes = strftime(line, LINE_BYTES, "%Y-%m-%dT%H:%M:%S", &tm);
+    return (int)n_bytes + snprintf(line + n_bytes, LINE_BYTES - n_bytes, ".%03uZ ",
+                                   (unsigned)(now_ms % 1000));
+}
+
 static void write_line(const struct log *log, enum log_level level, const char *format,
                        va_list arguments)
 {
     char line[LINE_BYTES];
-    int n_bytes = snprintf(line, sizeof line, "kvwheeld %s %d %s: ", log->role,
-                           (int)getpid(), level_names[level]);
+    int n_bytes = add_time(line);
 
+    n_bytes +=
+        snprintf(line + n_bytes, sizeof line - (size_t)n_bytes,
+                 "kvwheeld %s %d %s: ", log->role, (int)getpid(), level_names[level]);
     n_bytes +=
         vsnprintf(line + n_bytes, sizeof line - (size_t)n_bytes, format, arguments);
     if (n_bytes > LINE_BYTES - 2)

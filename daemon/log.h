@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines on stderr: lower case, `key value` pairs, one write each. */
+/* Log lines on stderr: the time, then lower case, `key value` pairs, one write each. */
 #ifndef KVW_DAEMON_LOG_H
 #define KVW_DAEMON_LOG_H
 

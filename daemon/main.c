@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "daemon/daemon.h"
+#include "daemon/host.h"
 #include "daemon/keeper.h"
 #include "daemon/kept.h"
 #include "daemon/options.h"
@@ -26,6 +27,7 @@ static bool is_inherited(const struct options *options)
 
 static int start(const struct options *options)
 {
+    const struct log log = {.level = options->log_level, .role = "keeper"};
     struct kvw_refusal refusal;
     int listen_fd;
     int lock_fd;
@@ -41,6 +43,11 @@ static int start(const struct options *options)
     /* Nobody's Ctrl-C is meant for a daemon that a library started. */
     if (options->is_embedded)
         (void)setsid();
+    /* What the keeper and the daemon inherit. Not to have it degrades nothing: it is
+     * the lot of every program of an ordinary user. */
+    if (host_protect_from_oom() != 0)
+        log_line(&log, LOG_INFO,
+                 "not protected from the OOM killer: needs CAP_SYS_RESOURCE");
     return keeper_run(options, listen_fd, lock_fd);
 }
 
@@ -65,8 +72,9 @@ int main(int argc, char **argv)
         fputs("kvwheeld: --serve and --keep are for the program's own use\n", stderr);
         return EXIT_CODE_USAGE;
     }
-    /* Started as /proc/self/exe, it would be called "exe" in ps and top. */
-    (void)prctl(PR_SET_NAME, "kvwheeld");
+    /* Started as /proc/self/exe, both would be called "exe" in ps and top. */
+    (void)prctl(PR_SET_NAME,
+                options.role == ROLE_SERVE ? "kvwheeld" : "kvwheeld-keeper");
     (void)umask(077);
     switch (options.role) {
     case ROLE_SERVE:

@@ -8,8 +8,13 @@
 
 #include "client/cli/cli.h"
 #include "client/cli/output.h"
+#include "client/cli/parts.h"
 #include "client/cli/spec_flags.h"
+#include "client/cli/stat.h"
+#include "client/outside.h"
 #include "client/spec.h"
+
+#define PROGRESS_NS 500000000ull
 
 /* ---------------------------------------------------------------- create ---------- */
 
@@ -35,7 +40,9 @@ static int take_lifetime(const struct cli *cli, const char *value,
                flags->ttl_seconds > 0) {
         flags->lifetime = KVW_LIFETIME_TTL;
     } else {
-        return cli_usage(cli, "--lifetime: job, ttl:SECONDS or keep; have '%s'", value);
+        return cli_usage(
+            cli, "--lifetime: need job, ttl:SECONDS (1 to %llu) or keep; have '%s'",
+            (unsigned long long)KVW_TTL_SECONDS_MAX, value);
     }
     return CLI_OK;
 }
@@ -47,7 +54,8 @@ static int take_mode(const struct cli *cli, const char *value, uint64_t *mode)
     errno = 0;
     unsigned long number = strtoul(value, &end, 8);
     if (value[0] < '0' || value[0] > '7' || *end != 0 || errno != 0 || number > 0777)
-        return cli_usage(cli, "--mode: octal, at most 0777; have '%s'", value);
+        return cli_usage(cli, "--mode: need octal digits, at most 0777; have '%s'",
+                         value);
     *mode = number;
     return CLI_OK;
 }
@@ -70,9 +78,12 @@ static int take_create(const struct cli *cli, int option, struct create_flags *f
     }
 }
 
+/* Nothing for what is done at once. */
 struct progress {
-    bool is_tty;     /* one line that changes, else a line for each tenth */
+    bool is_tty; /* one line that changes, else a line for each tenth */
+    bool has_line;
     uint32_t tenths; /* shown last */
+    uint64_t begun_ns;
 };
 
 static void show_progress(void *context, uint64_t done_bytes, uint64_t total_bytes)
@@ -83,40 +94,58 @@ static void show_progress(void *context, uint64_t done_bytes, uint64_t total_byt
                           : (uint32_t)((double)done_bytes * 10 / (double)total_bytes);
     char done[TEXT_BYTES], total[TEXT_BYTES];
 
-    if (!progress->is_tty && tenths <= progress->tenths && done_bytes != total_bytes)
+    if (outside_now_ns(CLOCK_MONOTONIC) - progress->begun_ns < PROGRESS_NS ||
+        (!progress->is_tty && tenths <= progress->tenths))
         return;
     progress->tenths = tenths;
+    progress->has_line = progress->is_tty;
     fprintf(stderr, "%sallocated %s of %s%s", progress->is_tty ? "\r\033[K" : "",
             text_bytes(done, done_bytes), text_bytes(total, total_bytes),
             progress->is_tty ? "" : "\n");
-    if (progress->is_tty && done_bytes >= total_bytes)
-        fputs("\n", stderr);
     fflush(stderr);
+}
+
+/* What became of it is said in its place. */
+static void clear_progress(const struct progress *progress)
+{
+    if (progress->has_line)
+        fputs("\r\033[K", stderr);
+}
+
+static int print_created(const struct cli *cli, const char *name, bool has_existed)
+{
+    struct stat_cache cache;
+    char text[TEXT_BYTES], more[TEXT_BYTES];
+
+    int result = stat_name(cli, name, &cache);
+    if (result < 0)
+        return cli_fail(cli, result);
+    const struct kvw_message_stated *stated = &cache.stated;
+    if (cli->is_json) {
+        json_t *value = stat_json(&cache);
+        json_object_set_new(value, "existed", json_boolean(has_existed));
+        output_json(value);
+        return CLI_OK;
+    }
+    printf("%s %s, %s, lifetime %s, mode %04o\n",
+           has_existed ? "there is already" : "created", stated->name,
+           text_bytes(text, stated->total_bytes),
+           text_lifetime(more, stated->lifetime, stated->ttl_seconds), stated->mode);
+    return CLI_OK;
 }
 
 static int create(struct cli *cli, const struct kvw_spec *spec, bool is_quiet)
 {
-    struct progress progress = {.is_tty = isatty(STDERR_FILENO)};
-    struct kvw_spec_bytes bytes;
-    char text[TEXT_BYTES];
+    struct progress progress = {.is_tty = isatty(STDERR_FILENO),
+                                .begun_ns = outside_now_ns(CLOCK_MONOTONIC)};
 
-    int result = kvw_spec_size(spec, &bytes);
-    if (result < 0)
-        return cli_fail(cli, result);
-    result = cli_connect(cli);
+    int result = cli_connect(cli);
     if (result != CLI_OK)
         return result;
     result = kvw_create(cli->client, spec, is_quiet ? NULL : show_progress, &progress);
-    if (result < 0)
-        return cli_fail(cli, result);
-    if (cli->is_json)
-        output_json(json_pack("{s:s, s:b, s:I, s:I}", "name", spec->name, "existed",
-                              result, "data_bytes", (json_int_t)bytes.data_bytes,
-                              "total_bytes", (json_int_t)bytes.total_bytes));
-    else
-        printf("%s %s, %s\n", result == 1 ? "there is already" : "created", spec->name,
-               text_bytes(text, bytes.total_bytes));
-    return CLI_OK;
+    clear_progress(&progress);
+    return result < 0 ? cli_fail(cli, result)
+                      : print_created(cli, spec->name, result == 1);
 }
 
 int command_create(struct cli *cli, int argc, char **argv)
@@ -161,29 +190,32 @@ static void print_size(const struct kvw_spec *spec, const struct kvw_geometry *g
     struct table table;
     char text[TEXT_BYTES];
 
-    table_init(&table, "GROUP|>LAYERS|>HEADS|>ROWS|>A LAYER|>ALL");
+    table_init(&table, "GROUP|>LAYERS|>HEADS|>ROWS|CONTIGUOUS|>A LAYER|>ALL");
     for (uint32_t g = 0; g < spec->n_groups; g++) {
         table_add(&table, "%s", spec->group[g].name);
         table_add(&table, "%u", spec->group[g].n_layers);
         table_add(&table, "%u", spec->group[g].n_heads);
         table_add(&table, "%llu", (unsigned long long)geometry_rows(geometry, g));
+        table_add(&table, "%s", spec->group[g].is_contiguous ? "yes" : "no");
         table_add(&table, "%s", text_bytes(text, bytes->layer_bytes[g]));
         table_add(&table, "%s", text_bytes(text, bytes->group_bytes[g]));
     }
     table_print(&table);
     table_fini(&table);
     printf("\n");
-    table_init(&table, "RANK|>ROWS OF IT");
+    table_init(&table, ">RANK|>BYTES");
     for (uint32_t rank = 0; rank < spec->n_ranks; rank++) {
         table_add(&table, "%u", rank);
         table_add(&table, "%s", text_bytes(text, bytes->rank_bytes[rank]));
     }
     table_print(&table);
     table_fini(&table);
-    printf("\nrows     %s, lanes %u\n", text_bytes(text, bytes->data_bytes),
-           spec->n_lanes);
-    printf("control  %s\n", text_bytes(text, bytes->control_bytes));
-    printf("in all   %s (%llu bytes)\n", text_bytes(text, bytes->total_bytes),
+    printf("\n");
+    parts_print(geometry);
+    printf("lanes      %u\n", spec->n_lanes);
+    printf("data       %s\n", text_bytes(text, bytes->data_bytes));
+    printf("control    %s\n", text_bytes(text, bytes->control_bytes));
+    printf("in all     %s (%llu bytes)\n", text_bytes(text, bytes->total_bytes),
            (unsigned long long)bytes->total_bytes);
 }
 
@@ -194,19 +226,22 @@ static json_t *size_json(const struct kvw_spec *spec,
     json_t *groups = json_array();
     json_t *ranks = json_array();
 
-    for (uint32_t g = 0; g < spec->n_groups; g++)
+    for (uint32_t g = 0; g < spec->n_groups; g++) {
+        const struct kvw_spec_group *group = &spec->group[g];
         json_array_append_new(
             groups,
-            json_pack("{s:s, s:i, s:i, s:I, s:I, s:I}", "name", spec->group[g].name,
-                      "layers", (int)spec->group[g].n_layers, "heads",
-                      (int)spec->group[g].n_heads, "rows",
-                      (json_int_t)geometry_rows(geometry, g), "layer_bytes",
+            json_pack("{s:s, s:i, s:i, s:I, s:b, s:I, s:I}", "name", group->name,
+                      "layers", (int)group->n_layers, "heads", (int)group->n_heads,
+                      "rows", (json_int_t)geometry_rows(geometry, g), "contiguous",
+                      (int)group->is_contiguous, "layer_bytes",
                       (json_int_t)bytes->layer_bytes[g], "bytes",
                       (json_int_t)bytes->group_bytes[g]));
+    }
     for (uint32_t rank = 0; rank < spec->n_ranks; rank++)
         json_array_append_new(ranks, json_integer((json_int_t)bytes->rank_bytes[rank]));
-    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:I, s:I, s:I}", "name", spec->name,
-                     "lanes", (int)spec->n_lanes, "ranks", (int)spec->n_ranks, "groups",
+    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:I}", "name",
+                     spec->name, "lanes", (int)spec->n_lanes, "ranks",
+                     (int)spec->n_ranks, "parts", parts_json(geometry), "groups",
                      groups, "rank_bytes", ranks, "data_bytes",
                      (json_int_t)bytes->data_bytes, "control_bytes",
                      (json_int_t)bytes->control_bytes, "total_bytes",

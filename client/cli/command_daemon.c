@@ -23,7 +23,8 @@ struct start_flags {
     const char *arguments[START_ARGUMENTS_MAX + 1]; /* for kvwheeld */
 };
 
-static int print_started(const struct cli *cli, bool is_new)
+static int print_started(const struct cli *cli, const struct start_flags *flags,
+                         bool is_new)
 {
     const struct kvw_client *client = cli->client;
 
@@ -32,9 +33,12 @@ static int print_started(const struct cli *cli, bool is_new)
                               (int)client->daemon_pid, "socket", client->socket_path,
                               "embedded", (int)client->is_embedded));
     else
-        printf("%s: pid %u, socket %s%s\n", is_new ? "started" : "is running already",
+        printf("%s: pid %u, socket %s%s%s\n", is_new ? "started" : "is running already",
                client->daemon_pid, client->socket_path,
-               client->is_embedded ? ", embedded" : "");
+               client->is_embedded ? ", embedded" : "",
+               !is_new && (flags->n_arguments > 0 || flags->is_foreground)
+                   ? "; the options given now change nothing"
+                   : "");
     return CLI_OK;
 }
 
@@ -95,7 +99,7 @@ int command_start(struct cli *cli, int argc, char **argv)
         return exit_code;
     int result = client_open(cli->socket_path, false, &cli->client);
     if (result == 0)
-        return print_started(cli, false);
+        return print_started(cli, &flags, false);
     if (result != -ENOENT && result != -ECONNREFUSED)
         return cli_fail(cli, result);
     if (flags.is_foreground)
@@ -103,7 +107,7 @@ int command_start(struct cli *cli, int argc, char **argv)
     result = client_start(cli->socket_path, flags.arguments, &cli->client);
     if (result < 0)
         return cli_fail(cli, result);
-    return print_started(cli, true);
+    return print_started(cli, &flags, true);
 }
 
 /* ------------------------------------------------------------------ stop ---------- */
@@ -177,8 +181,8 @@ int command_stop(struct cli *cli, int argc, char **argv)
         output_json(json_pack("{s:i, s:i}", "pid", (int)status.pid, "caches",
                               (int)answer.stopping.n_caches));
     else
-        printf("stopped: pid %u, with %u caches\n", status.pid,
-               answer.stopping.n_caches);
+        printf("stopped: pid %u, with %u %s\n", status.pid, answer.stopping.n_caches,
+               answer.stopping.n_caches == 1 ? "cache" : "caches");
     return CLI_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "client/cli/cli.h"
 #include "client/cli/output.h"
 #include "client/cli/stat.h"
+#include "proto/layout.h"
 
 /* -------------------------------------------------------------------- ls ---------- */
 
@@ -21,7 +22,10 @@ static void add_row(struct table *table, const struct stat_cache *cache)
     table_add(table, "%u", stated->n_attachments);
     table_add(table, "%s", text_age(text, stated->created_ns));
     table_add(table, "%s", text_age(text, stated->used_ns));
-    table_add(table, "%s", text_lifetime(text, stated->lifetime, stated->ttl_seconds));
+    table_add(table, "%s",
+              stated->state == KVW_CONTROL_REMOVED
+                  ? "removed" /* but somebody is attached yet */
+                  : text_lifetime(text, stated->lifetime, stated->ttl_seconds));
     table_add(table, "%04o", stated->mode);
     table_add(table, "%s", text_user(text, stated->uid));
 }
@@ -43,7 +47,7 @@ int command_ls(struct cli *cli, int argc, char **argv)
         return result;
     json_t *list = json_array();
     table_init(&table,
-               "NAME|>BYTES|>RANKS|>LANES|>ATTACHED|>AGE|>USED|LIFETIME|MODE|OWNER");
+               "NAME|>BYTES|>OWNED|>LANES|>ATTACHED|>AGE|>USED|LIFETIME|MODE|OWNER");
     while ((result = stat_next(cli, cache.stated.cache, &cache)) > 0) {
         if (cli->is_json)
             json_array_append_new(list, stat_json(&cache));
@@ -89,6 +93,9 @@ static int remove_one(const struct cli *cli, const char *name, bool is_forced,
     if (cli->is_json)
         json_array_append_new(list, json_pack("{s:s, s:I}", "name", name, "freed_bytes",
                                               (json_int_t)answer.removed.freed_bytes));
+    else if (answer.removed.freed_bytes == 0)
+        printf("removed %s; its bytes are freed when the last process detaches\n",
+               name);
     else
         printf("removed %s, %s\n", name, text_bytes(text, answer.removed.freed_bytes));
     return CLI_OK;
@@ -145,8 +152,9 @@ int command_gc(struct cli *cli, int argc, char **argv)
         if (option == 'n')
             request.gc.is_dry_run = 1;
         else if (!cli_number(optarg, KVW_TTL_SECONDS_MAX, &request.gc.idle_seconds))
-            return cli_usage(cli, "gc: --idle: seconds, a whole number; have '%s'",
-                             optarg);
+            return cli_usage(cli,
+                             "gc: --idle: need whole seconds, at most %llu; have '%s'",
+                             (unsigned long long)KVW_TTL_SECONDS_MAX, optarg);
     }
     if (option != CLI_END)
         return cli_option_exit(option);
@@ -163,7 +171,9 @@ int command_gc(struct cli *cli, int argc, char **argv)
                               "freed_bytes", (json_int_t)answer.gc_done.freed_bytes,
                               "dry_run", (int)request.gc.is_dry_run));
     else
-        printf("%s %u caches, %s\n", request.gc.is_dry_run ? "would remove" : "removed",
-               answer.gc_done.n_caches, text_bytes(text, answer.gc_done.freed_bytes));
+        printf("%s %u %s, %s\n", request.gc.is_dry_run ? "would remove" : "removed",
+               answer.gc_done.n_caches,
+               answer.gc_done.n_caches == 1 ? "cache" : "caches",
+               text_bytes(text, answer.gc_done.freed_bytes));
     return CLI_OK;
 }

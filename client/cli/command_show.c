@@ -6,6 +6,7 @@
 
 #include "client/cli/cli.h"
 #include "client/cli/output.h"
+#include "client/cli/parts.h"
 #include "client/cli/spec_flags.h"
 #include "client/cli/stat.h"
 #include "client/spec.h"
@@ -64,20 +65,16 @@ static bool read_state(const struct shown *shown, uint32_t lane, uint32_t rank,
 static void print_head(const struct shown *shown)
 {
     const struct kvw_message_stated *stated = &shown->stat.stated;
-    const struct kvw_geometry_partition *parts = &shown->stat.geometry.partition;
     char text[TEXT_BYTES], more[TEXT_BYTES];
 
-    printf("name       %s (id %llu, %s)%s\n", stated->name,
-           (unsigned long long)stated->cache, shown->stat.uuid,
-           stated->state == KVW_CONTROL_REMOVED ? ", removed, still in use" : "");
+    printf("name       %s (id %llu, %s)\n", stated->name,
+           (unsigned long long)stated->cache, shown->stat.uuid);
     printf("bytes      %s, of which rows %s\n", text_bytes(text, stated->total_bytes),
            text_bytes(more, stated->data_bytes));
-    printf(
-        "ranks      %u, %u owned; heads in %u, layers in %u, lanes in %u, rows in %u\n",
-        shown->spec.n_ranks, stated->n_owned, parts->head_parts, parts->layer_parts,
-        parts->lane_parts, parts->row_parts);
+    parts_print(&shown->stat.geometry);
     printf("lanes      %u\n", shown->spec.n_lanes);
-    printf("attached   %u\n", stated->n_attachments);
+    printf("attached   %u; %u of %u ranks owned\n", stated->n_attachments,
+           stated->n_owned, shown->spec.n_ranks);
     printf("lifetime   %s, made %s ago",
            text_lifetime(text, stated->lifetime, stated->ttl_seconds),
            text_age(more, stated->created_ns));
@@ -94,7 +91,7 @@ static void print_groups(const struct shown *shown)
 
     table_init(&table,
                "GROUP|>LAYERS|>HEADS|>WINDOW|>SINK|>CHUNK|>KEEP|>SLACK|POLICY|KIND|"
-               "POSITIONS|>ROWS|>A LAYER|>ALL");
+               "POSITIONS|CONTIGUOUS|>ROWS|>A LAYER|>ALL");
     for (uint32_t g = 0; g < shown->spec.n_groups; g++) {
         const struct kvw_spec_group *group = &shown->spec.group[g];
         table_add(&table, "%s", group->name);
@@ -108,6 +105,7 @@ static void print_groups(const struct shown *shown)
         table_add(&table, "%s", spec_name_policy(group->policy));
         table_add(&table, "%s", spec_name_kind(group->window_kind));
         table_add(&table, "%s", spec_name_positions(group->positions));
+        table_add(&table, "%s", group->is_contiguous ? "yes" : "no");
         table_add(&table, "%llu",
                   (unsigned long long)geometry_rows(&shown->stat.geometry, g));
         table_add(&table, "%s", text_bytes(text, shown->bytes.layer_bytes[g]));
@@ -129,6 +127,12 @@ static void print_groups(const struct shown *shown)
     printf("\n");
     table_print(&table);
     table_fini(&table);
+}
+
+static void print_ranks(const struct shown *shown)
+{
+    printf("\n");
+    parts_print_ranks(&shown->stat.geometry);
 }
 
 static void print_lanes(const struct shown *shown)
@@ -190,7 +194,8 @@ static json_t *groups_json(const struct shown *shown)
         json_array_append_new(
             groups,
             json_pack(
-                "{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:s, s:s, s:s, s:I, s:I, "
+                "{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:s, s:s, s:s, s:b, s:I, "
+                "s:I, "
                 "s:I, s:o}",
                 "name", group->name, "layers", (int)group->n_layers, "heads",
                 (int)group->n_heads, "window_rows", (json_int_t)group->window_rows,
@@ -199,7 +204,8 @@ static json_t *groups_json(const struct shown *shown)
                 (json_int_t)group->keep_rows, "slack_chunks", (int)group->slack_chunks,
                 "policy", spec_name_policy(group->policy), "kind",
                 spec_name_kind(group->window_kind), "positions",
-                spec_name_positions(group->positions), "rows",
+                spec_name_positions(group->positions), "contiguous",
+                (int)group->is_contiguous, "rows",
                 (json_int_t)geometry_rows(&shown->stat.geometry, g), "layer_bytes",
                 (json_int_t)shown->bytes.layer_bytes[g], "bytes",
                 (json_int_t)shown->bytes.group_bytes[g], "planes", planes_json(group)));
@@ -232,17 +238,13 @@ static json_t *state_json(const struct shown *shown, const struct kvw_lane_state
 
 static json_t *shown_json(const struct shown *shown)
 {
-    const struct kvw_geometry_partition *parts = &shown->stat.geometry.partition;
     json_t *value = stat_json(&shown->stat);
     json_t *lanes = shown->cache != NULL ? json_array() : json_null();
     struct kvw_lane_state state;
 
-    json_object_set_new(
-        value, "parts",
-        json_pack("{s:i, s:i, s:i, s:i, s:i}", "heads", (int)parts->head_parts,
-                  "layers", (int)parts->layer_parts, "lanes", (int)parts->lane_parts,
-                  "rows", (int)parts->row_parts, "row_block", (int)parts->row_block));
+    json_object_set_new(value, "parts", parts_json(&shown->stat.geometry));
     json_object_set_new(value, "groups", groups_json(shown));
+    json_object_set_new(value, "rank_parts", parts_ranks_json(&shown->stat.geometry));
     for (uint32_t lane = 0; shown->cache != NULL && lane < shown->spec.n_lanes;
          lane++) {
         for (uint32_t rank = 0; rank < shown->spec.n_ranks; rank++) {
@@ -282,6 +284,7 @@ int command_show(struct cli *cli, int argc, char **argv)
     } else {
         print_head(&shown);
         print_groups(&shown);
+        print_ranks(&shown);
         print_lanes(&shown);
     }
     kvw_detach(shown.cache);

@@ -35,7 +35,7 @@ static int read_names(const struct cli *cli, struct names *names)
     return result < 0 ? result : 0;
 }
 
-/* "-" for one that was removed while it was in use. */
+/* "-" for one that was made since the names were read. */
 static const char *name_of(const struct names *names, uint64_t cache)
 {
     for (uint32_t i = 0; i < names->n_names; i++) {
@@ -158,8 +158,9 @@ int command_kick(struct cli *cli, int argc, char **argv)
         bool is_rank = option == 'r';
         uint64_t max = is_rank ? KVW_RANKS_MAX - 1 : UINT64_MAX;
         if (!cli_number(optarg, max, is_rank ? &rank : &request.kick.attachment))
-            return cli_usage(cli, "kick: --%s: a whole number; have '%s'",
-                             is_rank ? "rank" : "attachment", optarg);
+            return cli_usage(
+                cli, "kick: --%s: need a whole number, at most %llu; have '%s'",
+                is_rank ? "rank" : "attachment", (unsigned long long)max, optarg);
     }
     if (option != CLI_END)
         return cli_option_exit(option);

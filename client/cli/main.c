@@ -98,6 +98,12 @@ int cli_usage(const struct cli *cli, const char *format, ...)
 
 /* -------------------------------------------------------------- options ---------- */
 
+/* The argument that getopt stumbled on, when it stood at `at` before. */
+static const char *option_text(char **argv, int at)
+{
+    return argv[optind > at ? optind - 1 : at];
+}
+
 int cli_option(struct cli *cli, int argc, char **argv, const char *letters,
                const struct option *options)
 {
@@ -120,7 +126,7 @@ int cli_option(struct cli *cli, int argc, char **argv, const char *letters,
         case ':':
         case '?':
             (void)cli_usage(cli, "%s: option %s %s; see kvwheel %s --help", argv[0],
-                            argv[optind > at ? optind - 1 : at],
+                            option_text(argv, at),
                             option == ':' ? "lacks its value" : "is unknown", argv[0]);
             return CLI_BAD;
         default:
@@ -226,7 +232,11 @@ static int parse_global(struct cli *cli, int argc, char **argv)
     int option;
 
     opterr = 0;
-    while ((option = getopt_long(argc, argv, "+:h", options, NULL)) != -1) {
+    for (;;) {
+        int at = optind;
+        option = getopt_long(argc, argv, "+:h", options, NULL);
+        if (option == -1)
+            break;
         switch (option) {
         case 'S':
             cli->socket_path = optarg;
@@ -241,7 +251,8 @@ static int parse_global(struct cli *cli, int argc, char **argv)
             print_help();
             return CLI_OK;
         default:
-            return cli_usage(cli, "option %s %s; see kvwheel --help", argv[optind - 1],
+            return cli_usage(cli, "option %s %s; see kvwheel --help",
+                             option_text(argv, at),
                              option == ':' ? "lacks its value" : "is unknown");
         }
     }
@@ -252,22 +263,41 @@ static int parse_global(struct cli *cli, int argc, char **argv)
     return CLI_END;
 }
 
-int main(int argc, char **argv)
+/* The failures of options that stand before --json are JSON, too. */
+static bool wants_json(int argc, char **argv)
 {
-    struct cli cli = {0};
-    int exit_code = parse_global(&cli, argc, argv);
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            return true;
+    }
+    return false;
+}
+
+static int run(struct cli *cli, int argc, char **argv)
+{
+    int exit_code = parse_global(cli, argc, argv);
 
     if (exit_code != CLI_END)
         return exit_code;
     argc -= optind;
     argv += optind;
-    if (strcmp(argv[0], "help") == 0)
-        return help_command(&cli, argc > 1 ? argv[1] : NULL);
     const struct command *command = cli_command(argv[0]);
+    if (strcmp(argv[0], "help") == 0 && argc <= 2)
+        return help_command(cli, argv[1]);
+    if (strcmp(argv[0], "help") == 0)
+        return cli_usage(cli, "help: one command; have '%s' as well", argv[2]);
     if (command == NULL)
-        return help_command(&cli, argv[0]);
+        return help_command(cli, argv[0]);
     optind = 0; /* begin again, with this argv */
-    exit_code = command->run(&cli, argc, argv);
+    exit_code = command->run(cli, argc, argv);
+    return exit_code == CLI_HELPED ? CLI_OK : exit_code;
+}
+
+int main(int argc, char **argv)
+{
+    struct cli cli = {.is_json = wants_json(argc, argv)};
+    int exit_code = run(&cli, argc, argv);
+
     kvw_disconnect(cli.client);
     if (fflush(stdout) != 0 || ferror(stdout))
         return CLI_FAILED;

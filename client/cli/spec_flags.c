@@ -76,7 +76,7 @@ static int take_word(const struct cli *cli, const char *name, const struct word 
         return CLI_OK;
     for (; words->name != NULL; words++)
         snprintf(list + strlen(list), sizeof list - strlen(list), " %s", words->name);
-    return cli_usage(cli, "%s: one of%s; have '%s'", name, list, value);
+    return cli_usage(cli, "%s: need one of%s; have '%s'", name, list, value);
 }
 
 static int take_number(const struct cli *cli, struct spec_flags *flags, int option,
@@ -86,19 +86,45 @@ static int take_number(const struct cli *cli, struct spec_flags *flags, int opti
         const char *name;
         uint64_t max;
     } numbers[SPEC_FLAG_END - SPEC_FLAG_NUMBERS] = {
-        {"--context", KVW_ROWS_MAX}, {"--ranks", KVW_RANKS_MAX},
-        {"--lanes", KVW_LANES_MAX},  {"--layers", KVW_LAYERS_MAX},
-        {"--heads", KVW_HEADS_MAX},  {"--head-dim", KVW_ELEMS_MAX},
-        {"--window", KVW_ROWS_MAX},  {"--chunk", KVW_ROWS_MAX},
-        {"--sink", KVW_ROWS_MAX},    {"--keep-rows", KVW_ROWS_MAX},
-        {"--slack", KVW_SLACK_MAX},
+        [SPEC_FLAG_CONTEXT - SPEC_FLAG_NUMBERS] = {"--context", KVW_ROWS_MAX},
+        [SPEC_FLAG_RANKS - SPEC_FLAG_NUMBERS] = {"--ranks", KVW_RANKS_MAX},
+        [SPEC_FLAG_LAYER_PARTS - SPEC_FLAG_NUMBERS] = {"--layer-parts", KVW_RANKS_MAX},
+        [SPEC_FLAG_LANE_PARTS - SPEC_FLAG_NUMBERS] = {"--lane-parts", KVW_RANKS_MAX},
+        [SPEC_FLAG_ROW_PARTS - SPEC_FLAG_NUMBERS] = {"--row-parts", KVW_RANKS_MAX},
+        [SPEC_FLAG_ROW_BLOCK - SPEC_FLAG_NUMBERS] = {"--row-block", KVW_ROWS_MAX},
+        [SPEC_FLAG_LANES - SPEC_FLAG_NUMBERS] = {"--lanes", KVW_LANES_MAX},
+        [SPEC_FLAG_LAYERS - SPEC_FLAG_NUMBERS] = {"--layers", KVW_LAYERS_MAX},
+        [SPEC_FLAG_HEADS - SPEC_FLAG_NUMBERS] = {"--heads", KVW_HEADS_MAX},
+        [SPEC_FLAG_HEAD_DIM - SPEC_FLAG_NUMBERS] = {"--head-dim", KVW_ELEMS_MAX},
+        [SPEC_FLAG_WINDOW - SPEC_FLAG_NUMBERS] = {"--window", KVW_ROWS_MAX},
+        [SPEC_FLAG_CHUNK - SPEC_FLAG_NUMBERS] = {"--chunk", KVW_ROWS_MAX},
+        [SPEC_FLAG_SINK - SPEC_FLAG_NUMBERS] = {"--sink", KVW_ROWS_MAX},
+        [SPEC_FLAG_KEEP_ROWS - SPEC_FLAG_NUMBERS] = {"--keep-rows", KVW_ROWS_MAX},
+        [SPEC_FLAG_SLACK - SPEC_FLAG_NUMBERS] = {"--slack", KVW_SLACK_MAX},
     };
     int i = option - SPEC_FLAG_NUMBERS;
 
     if (!cli_number(value, numbers[i].max, &flags->number[i]))
-        return cli_usage(cli, "%s: a whole number, at most %llu; have '%s'",
+        return cli_usage(cli, "%s: need a whole number, at most %llu; have '%s'",
                          numbers[i].name, (unsigned long long)numbers[i].max, value);
     return CLI_OK;
+}
+
+/* --preset help. */
+static int list_presets(const struct cli *cli)
+{
+    json_t *list = json_array();
+    const char *name;
+
+    for (uint32_t i = 0; (name = kvw_spec_preset_name(i)) != NULL; i++) {
+        if (!cli->is_json)
+            printf("%s\n", name);
+        json_array_append_new(list, json_string(name));
+    }
+    if (cli->is_json)
+        output_json(json_incref(list));
+    json_decref(list);
+    return CLI_HELPED;
 }
 
 int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
@@ -108,7 +134,7 @@ int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
     switch (option) {
     case SPEC_FLAG_PRESET:
         flags->preset = value;
-        return CLI_OK;
+        return strcmp(value, "help") == 0 ? list_presets(cli) : CLI_OK;
     case SPEC_FLAG_CONFIG:
         flags->config = value;
         return CLI_OK;
@@ -120,6 +146,9 @@ int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
         return take_word(cli, "--positions", positions, value, &flags->positions);
     case SPEC_FLAG_POLICY:
         return take_word(cli, "--policy", policies, value, &flags->policy);
+    case SPEC_FLAG_CONTIGUOUS:
+        flags->is_contiguous = true;
+        return CLI_OK;
     default:
         return take_number(cli, flags, option, value);
     }
@@ -127,10 +156,14 @@ int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
 
 /* --------------------------------------------------------------- the spec --------- */
 
+static bool is_given(const struct spec_flags *flags, int option)
+{
+    return (flags->given >> (option - SPEC_FLAG_PRESET) & 1) != 0;
+}
+
 static uint64_t number_or(const struct spec_flags *flags, int option, uint64_t other)
 {
-    bool is_given = (flags->given >> (option - SPEC_FLAG_PRESET) & 1) != 0;
-    return is_given ? flags->number[option - SPEC_FLAG_NUMBERS] : other;
+    return is_given(flags, option) ? flags->number[option - SPEC_FLAG_NUMBERS] : other;
 }
 
 static bool has_group_flag(const struct spec_flags *flags)
@@ -148,18 +181,18 @@ static int spec_of_flags(const struct cli *cli, const struct spec_flags *flags,
     uint32_t type = flags->dtype != 0 ? flags->dtype : KVW_BF16;
 
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
-        if (number_or(flags, needed[i], 0) == 0)
+        if (!is_given(flags, needed[i]))
             return cli_usage(cli, "what is the cache? --preset, --config, or all of "
                                   "--layers --heads --head-dim --window");
     }
-    if (number_or(flags, SPEC_FLAG_CONTEXT, 0) != 0)
+    if (is_given(flags, SPEC_FLAG_CONTEXT))
         return cli_usage(cli,
                          "--context goes with --preset and --config; use --window");
     kvw_spec_init(spec, "cache");
     struct kvw_spec_group *group = kvw_spec_add_group(
         spec, "self", (uint32_t)number_or(flags, SPEC_FLAG_LAYERS, 0), NULL);
     if (group == NULL)
-        return cli_fail(cli, -E2BIG);
+        return cli_fail_as(cli, -EINVAL, CLI_USAGE);
     group->n_heads = (uint32_t)number_or(flags, SPEC_FLAG_HEADS, 0);
     group->window_rows = number_or(flags, SPEC_FLAG_WINDOW, 0);
     group->chunk_rows_max = number_or(flags, SPEC_FLAG_CHUNK, 1);
@@ -180,14 +213,14 @@ static int spec_of_flags(const struct cli *cli, const struct spec_flags *flags,
     return CLI_OK;
 }
 
-static int list_presets(const struct cli *cli)
+static int refuse_preset(const struct cli *cli, const char *preset)
 {
     char list[512] = "";
     const char *name;
 
     for (uint32_t i = 0; (name = kvw_spec_preset_name(i)) != NULL; i++)
         snprintf(list + strlen(list), sizeof list - strlen(list), " %s", name);
-    return cli_usage(cli, "--preset: one of%s", list);
+    return cli_usage(cli, "--preset: need one of%s; have '%s'", list, preset);
 }
 
 static int spec_of_model(const struct cli *cli, const struct spec_flags *flags,
@@ -207,8 +240,43 @@ static int spec_of_model(const struct cli *cli, const struct spec_flags *flags,
         return cli_usage(cli, "--dtype does not go with --preset, which has its own");
     int result = kvw_spec_preset(spec, flags->preset, context_rows);
     if (result == -ENOENT)
-        return list_presets(cli);
+        return refuse_preset(cli, flags->preset);
     return result < 0 ? cli_fail(cli, result) : CLI_OK;
+}
+
+/* Parts of heads are what is left of the ranks. */
+static int split(const struct cli *cli, const struct spec_flags *flags,
+                 struct kvw_spec *spec)
+{
+    uint64_t layers = number_or(flags, SPEC_FLAG_LAYER_PARTS, 1);
+    uint64_t lanes = number_or(flags, SPEC_FLAG_LANE_PARTS, 1);
+    uint64_t rows = number_or(flags, SPEC_FLAG_ROW_PARTS, 1);
+    uint64_t product = layers * lanes * rows;
+    uint64_t ranks = number_or(flags, SPEC_FLAG_RANKS, product);
+
+    if (product == 0)
+        return cli_usage(cli, "--layer-parts, --lane-parts, --row-parts: need at "
+                              "least 1 each");
+    if (ranks % product != 0)
+        return cli_usage(cli,
+                         "--ranks: need a multiple of layer x lane x row parts = %llu "
+                         "x %llu x %llu = %llu (heads are split in what is left); have "
+                         "%llu",
+                         (unsigned long long)layers, (unsigned long long)lanes,
+                         (unsigned long long)rows, (unsigned long long)product,
+                         (unsigned long long)ranks);
+    if ((rows > 1) != is_given(flags, SPEC_FLAG_ROW_BLOCK))
+        return cli_usage(cli, rows > 1
+                                  ? "--row-parts: need --row-block ROWS, too: how many "
+                                    "rows in a row are of one rank"
+                                  : "--row-block goes with --row-parts 2 or more");
+    kvw_spec_split_heads(spec, (uint32_t)ranks);
+    spec->head_parts = (uint32_t)(ranks / product);
+    spec->layer_parts = (uint32_t)layers;
+    spec->lane_parts = (uint32_t)lanes;
+    spec->row_parts = (uint32_t)rows;
+    spec->row_block = (uint32_t)number_or(flags, SPEC_FLAG_ROW_BLOCK, 0);
+    return CLI_OK;
 }
 
 int spec_flags_spec(const struct cli *cli, const struct spec_flags *flags,
@@ -223,7 +291,11 @@ int spec_flags_spec(const struct cli *cli, const struct spec_flags *flags,
     if (name != NULL && !cli_name(cli, name, spec->name))
         return CLI_USAGE;
     spec->n_lanes = (uint32_t)number_or(flags, SPEC_FLAG_LANES, spec->n_lanes);
-    kvw_spec_split_heads(spec, (uint32_t)number_or(flags, SPEC_FLAG_RANKS, 1));
+    for (uint32_t g = 0; g < spec->n_groups; g++)
+        spec->group[g].is_contiguous = flags->is_contiguous;
+    result = split(cli, flags, spec);
+    if (result != CLI_OK)
+        return result;
     result = kvw_spec_check(spec);
     return result < 0 ? cli_fail_as(cli, result, CLI_USAGE) : CLI_OK;
 }

@@ -12,9 +12,14 @@ enum spec_flag {
     SPEC_FLAG_KIND,
     SPEC_FLAG_POSITIONS,
     SPEC_FLAG_POLICY,
+    SPEC_FLAG_CONTIGUOUS,
     SPEC_FLAG_NUMBERS, /* from here on each has a whole number */
     SPEC_FLAG_CONTEXT = SPEC_FLAG_NUMBERS,
     SPEC_FLAG_RANKS,
+    SPEC_FLAG_LAYER_PARTS,
+    SPEC_FLAG_LANE_PARTS,
+    SPEC_FLAG_ROW_PARTS,
+    SPEC_FLAG_ROW_BLOCK,
     SPEC_FLAG_LANES,
     SPEC_FLAG_GROUP, /* from here on they are of a group in flags */
     SPEC_FLAG_LAYERS = SPEC_FLAG_GROUP,
@@ -28,25 +33,30 @@ enum spec_flag {
     SPEC_FLAG_END,
 };
 
-#define SPEC_FLAG_OPTIONS                                            \
-    {"preset", required_argument, NULL, SPEC_FLAG_PRESET},           \
-        {"config", required_argument, NULL, SPEC_FLAG_CONFIG},       \
-        {"dtype", required_argument, NULL, SPEC_FLAG_DTYPE},         \
-        {"kind", required_argument, NULL, SPEC_FLAG_KIND},           \
-        {"positions", required_argument, NULL, SPEC_FLAG_POSITIONS}, \
-        {"policy", required_argument, NULL, SPEC_FLAG_POLICY},       \
-        {"context", required_argument, NULL, SPEC_FLAG_CONTEXT},     \
-        {"ranks", required_argument, NULL, SPEC_FLAG_RANKS},         \
-        {"lanes", required_argument, NULL, SPEC_FLAG_LANES},         \
-        {"layers", required_argument, NULL, SPEC_FLAG_LAYERS},       \
-        {"heads", required_argument, NULL, SPEC_FLAG_HEADS},         \
-        {"head-dim", required_argument, NULL, SPEC_FLAG_HEAD_DIM},   \
-        {"window", required_argument, NULL, SPEC_FLAG_WINDOW},       \
-        {"chunk", required_argument, NULL, SPEC_FLAG_CHUNK},         \
-        {"sink", required_argument, NULL, SPEC_FLAG_SINK},           \
-        {"keep-rows", required_argument, NULL, SPEC_FLAG_KEEP_ROWS}, \
-    {                                                                \
-        "slack", required_argument, NULL, SPEC_FLAG_SLACK            \
+#define SPEC_FLAG_OPTIONS                                                \
+    {"preset", required_argument, NULL, SPEC_FLAG_PRESET},               \
+        {"config", required_argument, NULL, SPEC_FLAG_CONFIG},           \
+        {"dtype", required_argument, NULL, SPEC_FLAG_DTYPE},             \
+        {"kind", required_argument, NULL, SPEC_FLAG_KIND},               \
+        {"positions", required_argument, NULL, SPEC_FLAG_POSITIONS},     \
+        {"policy", required_argument, NULL, SPEC_FLAG_POLICY},           \
+        {"contiguous", no_argument, NULL, SPEC_FLAG_CONTIGUOUS},         \
+        {"context", required_argument, NULL, SPEC_FLAG_CONTEXT},         \
+        {"ranks", required_argument, NULL, SPEC_FLAG_RANKS},             \
+        {"layer-parts", required_argument, NULL, SPEC_FLAG_LAYER_PARTS}, \
+        {"lane-parts", required_argument, NULL, SPEC_FLAG_LANE_PARTS},   \
+        {"row-parts", required_argument, NULL, SPEC_FLAG_ROW_PARTS},     \
+        {"row-block", required_argument, NULL, SPEC_FLAG_ROW_BLOCK},     \
+        {"lanes", required_argument, NULL, SPEC_FLAG_LANES},             \
+        {"layers", required_argument, NULL, SPEC_FLAG_LAYERS},           \
+        {"heads", required_argument, NULL, SPEC_FLAG_HEADS},             \
+        {"head-dim", required_argument, NULL, SPEC_FLAG_HEAD_DIM},       \
+        {"window", required_argument, NULL, SPEC_FLAG_WINDOW},           \
+        {"chunk", required_argument, NULL, SPEC_FLAG_CHUNK},             \
+        {"sink", required_argument, NULL, SPEC_FLAG_SINK},               \
+        {"keep-rows", required_argument, NULL, SPEC_FLAG_KEEP_ROWS},     \
+    {                                                                    \
+        "slack", required_argument, NULL, SPEC_FLAG_SLACK                \
     }
 
 struct spec_flags {
@@ -56,11 +66,12 @@ struct spec_flags {
     uint32_t kind;
     uint32_t positions;
     uint32_t policy;
+    bool is_contiguous;
     uint64_t number[SPEC_FLAG_END - SPEC_FLAG_NUMBERS];
     uint64_t given; /* bit SPEC_FLAG_x - SPEC_FLAG_PRESET */
 };
 
-/** Take an option. @return CLI_OK; an exit code: told already. */
+/** Take an option. @return CLI_OK; CLI_HELPED or an exit code: told already. */
 int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
                     const char *value);
 

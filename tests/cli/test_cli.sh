@@ -64,6 +64,11 @@ test_help() {
         expect 0 help $command
         says "^usage: kvwheel $command"
     done
+    for command in "" start stop status create size ls show who kick rm gc; do
+        ! "$kvwheel" $command --help | grep -E '.{81}' || fail "$command --help is too wide"
+    done
+    expect 2 help ls show
+    "$kvwheel" --help >/dev/full 2>/dev/null && fail "--help into a full device is no failure"
     expect 0 --version
     says "^kvwheel [0-9]"
     expect 0 --json --version
@@ -89,8 +94,12 @@ test_usage() {
     expect 2 kick a --rank 1 --attachment 2
     expect 2 kick a --rank 64
     expect 2 gc --idle soon
-    expect 2 gc --json --idle soon
+    expect 2 gc --idle soon --json
     json 'v["error"] == "EINVAL" and "soon" in v["text"]'
+    expect 2 kick a --attachment x
+    says "need a whole number"
+    expect 2 -zx
+    says "option -zx is unknown"
 }
 
 # All of this without a daemon.
@@ -105,7 +114,13 @@ test_specs() {
     expect 0 size --preset longlive-1.3b
     says "^self"
     expect 2 size --preset nobody
-    says "longlive-1.3b"
+    says "longlive-1.3b.*have 'nobody'"
+    expect 0 size --preset help
+    says "^longlive-1.3b$"
+    expect 0 --json create --preset help
+    json '"longlive-1.3b" in v'
+    expect 2 size --layers 0 --heads 4 --head-dim 16 --window 64
+    says "layers: need at least 1"
     expect 2 size --preset longlive-1.3b --window 3
     expect 2 size --preset longlive-1.3b --config /x
     expect 1 size --config /nowhere
@@ -124,6 +139,34 @@ test_specs() {
     expect 2 create --name .x $flags
 }
 
+# How ranks share a cache; without a daemon, too.
+test_parts() {
+    expect 0 --json size $flags --ranks 16 --layer-parts 2 --lane-parts 2 --lanes 3
+    json 'v["parts"] == {"heads": 4, "layers": 2, "lanes": 2, "rows": 1, "row_block": 0}'
+    json 'len(v["rank_bytes"]) == v["ranks"] == 16'
+    json 'sum(v["rank_bytes"]) == 3 * 2 * 2 * 4 * 72 * 16 * 2'
+    expect 0 --json size $flags --layer-parts 2 --lane-parts 2 --lanes 2
+    json 'v["ranks"] == 4 and v["parts"]["heads"] == 1'
+    expect 0 size $flags --row-parts 2 --row-block 16
+    says "^ranks +2 = 1 x 1 x 1 x 2 parts .*in blocks of 16"
+    expect 2 size $flags --ranks 5 --layer-parts 2
+    says "a multiple of .* 2 x 1 x 1 = 2 .*have 5"
+    expect 2 size $flags --layer-parts 0
+    says "at least 1"
+    expect 2 size $flags --layer-parts 64 --lane-parts 2
+    says "ranks: need 1 to 64, have 128"
+    expect 2 size $flags --row-parts 2
+    says "need --row-block"
+    expect 2 size $flags --row-block 8
+    says "goes with --row-parts"
+    expect 0 size $flags --contiguous
+    says "^self .* yes "
+    expect 0 --json size --preset gemma3-4b --context 256 --contiguous
+    json 'all(g["contiguous"] for g in v["groups"]) and len(v["groups"]) == 2'
+    expect 2 size $flags --contiguous --row-parts 2 --row-block 16
+    says "contiguous group cannot be split by rows"
+}
+
 test_not_running() {
     local command
     for command in stop status ls "show a" who "rm a" gc "kick a --rank 0" \
@@ -136,6 +179,15 @@ test_not_running() {
     [ ! -e "$folder/run" ] || fail "asking made a folder"
 }
 
+# Another user may not enter our folder. (mktemp made it ours alone.)
+test_no_permission() {
+    setpriv --reuid 65534 --regid 65534 --clear-groups \
+        "$kvwheel" --socket "$folder/x.sock" ls >"$folder/out" 2>"$folder/err"
+    local code=$?
+    [ $code -eq 1 ] || fail "no permission: exit code $code, need 1"
+    says "no permission to use the daemon's socket $folder/x.sock"
+}
+
 test_wrong_socket() {
     echo file >"$folder/file"
     expect 1 --socket "$folder/file" ls
@@ -145,6 +197,13 @@ test_wrong_socket() {
     expect 1 --socket "$folder/$(printf 'x%.0s' {1..120})" ls
     says "of 107 at most"
     expect 1 --socket "" ls
+    expect 1 --socket "$folder" ls
+    says "not a daemon's socket"
+    expect 4 --socket "$folder/none/x.sock" start --foreground
+    says "cannot be opened: No such file"
+    if [ "$(id -u)" -eq 0 ]; then
+        test_no_permission
+    fi
     KVWHEELD=/nowhere expect 1 start
     says "KVWHEELD"
     expect 1 start --quota nonsense
@@ -152,16 +211,18 @@ test_wrong_socket() {
 }
 
 test_start() {
-    expect 0 start --quota 64M
+    expect 0 start --quota 128M
     says "^started: pid"
     expect 0 start
-    says "^is running already: pid"
+    says "^is running already: pid [0-9]+, socket [^;]+$"
+    expect 0 start --quota 64M
+    says "the options given now change nothing"
     expect 0 --json start
     json 'v["started"] is False and v["embedded"] is False'
     expect_status status
     says "^daemon +pid"
     expect_status --json status
-    json 'v["caches"] == 0 and v["bytes_quota"] == 64 << 20'
+    json 'v["caches"] == 0 and v["bytes_quota"] == 128 << 20'
     "$kvwheel" status >/dev/null
     local code=$?
     expect $code --json status
@@ -170,9 +231,14 @@ test_start() {
 
 test_caches() {
     expect 0 create --name video $flags --ranks 2 --lanes 3
-    says "^created video"
+    says "^created video, .* lifetime keep, mode 0600"
+    [ ! -s "$folder/err" ] || fail "progress of what is done at once"
     expect 0 create --name video $flags --ranks 2 --lanes 3
     says "^there is already video"
+    expect 0 create --name video $flags --ranks 2 --lanes 3 --lifetime job --mode 0644
+    says "^there is already video, .* lifetime keep, mode 0600"
+    expect 2 create --name narrow $flags --sink 60
+    says "need W >= S [+] chunk = 60 [+] 8 = 68 rows, have W = 64"
     expect 4 create --name video $flags --ranks 1
     says "another spec"
     expect 4 --json create --name big --layers 9 --heads 9 --head-dim 999 --window 99999
@@ -187,8 +253,26 @@ test_caches() {
     json '[c["name"] for c in v] == ["video", "short"]'
     expect 0 show video
     says "^2 +1 +no +0 +self +0"
+    says "^ranks +2 = 2 x 1 x 1 x 1 parts"
+    says "^ +1 +self +2-3 +2 +0-1 +0-2 +all"
     expect 0 --json show video
     json 'len(v["states"]) == 6 and v["groups"][0]["planes"][1]["name"] == "v"'
+    json 'v["groups"][0]["contiguous"] is False and v["rank_parts"][1]["lanes"] == 3'
+    json 'v["rank_parts"][1]["groups"][0] == {"name": "self", "head_first": 2,
+          "heads": 2, "layer_first": 0, "layers": 2, "model_layers": [0, 1]}'
+    expect 0 create --name parted $flags --layer-parts 2 --row-parts 2 --row-block 16
+    expect 0 show parted
+    says "^ +2 +self +0-3 +1 +1 +0 +0-15 of each 32"
+    expect 0 rm parted
+    expect 0 create --name twice $flags --contiguous
+    expect 0 show twice
+    says "^self .* absolute +yes "
+    says "^0 +0 +no +0 +self +0"
+    expect 0 rm twice
+    expect 4 --json create --name twice --layers 64 --heads 64 --lanes 1024 --head-dim 1 \
+        --window 1 --contiguous
+    json 'v["error"] == "ENOMEM" and v["need"] == 3 * 2 * 64 * 64 * 1024 > v["have"]'
+    json '"sysctl -w vm.max_map_count=" in v["text"]'
     expect 4 show nobody
     expect 0 create --name mortal $flags --lifetime job
     expect 0 show mortal
@@ -198,6 +282,36 @@ test_caches() {
     expect 0 gc --dry-run
     expect 0 --json gc --idle 0 --dry-run
     json 'v["caches"] >= 2 and v["dry_run"] is True'
+}
+
+# allocated NAME: bytes of a cache's memory, by the kernel's account.
+allocated() {
+    local pid descriptor bytes=0
+    pid=$("$kvwheel" --json status | python3 -c 'import json, sys
+print(json.load(sys.stdin)["pid"])')
+    for descriptor in /proc/"$pid"/fd/*; do
+        case $(readlink "$descriptor") in
+        "/memfd:kvwheel:$1:"*)
+            bytes=$((bytes + 512 * $(stat -L -c %b "$descriptor")))
+            ;;
+        esac
+    done
+    echo $bytes
+}
+
+# What size says is what create allocates, to the byte.
+test_sizes() {
+    local preset bytes
+    for preset in gpt-oss-20b glm-image; do
+        expect 0 --json size --preset $preset --context 256
+        bytes=$(python3 -c 'import json, sys
+print(json.load(open(sys.argv[1]))["total_bytes"])' "$folder/out")
+        expect 0 --json create --name sized --preset $preset --context 256
+        json "v['total_bytes'] == $bytes"
+        [ "$(allocated sized)" -eq "$bytes" ] ||
+            fail "$preset: $(allocated sized) bytes are allocated, size says $bytes"
+        expect 0 rm sized
+    done
 }
 
 # attach NAME RANK: a worker in the background; its pid is in $attached.
@@ -243,6 +357,21 @@ test_processes() {
     exec 9>&-
 }
 
+test_removed_in_use() {
+    expect 0 create --name lasting $flags
+    attach lasting 0
+    expect 0 rm --force lasting
+    says "^removed lasting; its bytes are freed when"
+    expect 0 ls
+    says "^lasting .* 1/1 +1 +1 .* removed +0600"
+    expect 4 show lasting
+    says "there is no cache 'lasting'"
+    exec 9>&-
+    wait_gone $attached
+    expect 0 --json ls
+    json '"lasting" not in [c["name"] for c in v]'
+}
+
 test_restart() {
     local pid
     pid=$("$kvwheel" --json status | python3 -c 'import json, sys
@@ -268,7 +397,7 @@ test_remove() {
     says "^removed short"
     expect 4 rm short
     expect 0 gc --idle 0
-    says "^removed 1 caches"
+    says "^removed 1 cache,"
     expect 0 stop
     says "^stopped: pid"
     expect 3 status
@@ -321,8 +450,8 @@ test_foreground() {
     grep -q . "$folder/foreground" || fail "nothing was logged in the foreground"
 }
 
-for test in help usage specs not_running wrong_socket start caches processes restart \
-    remove embedded unbound foreground; do
+for test in help usage specs parts not_running wrong_socket start caches sizes processes \
+    removed_in_use restart remove embedded unbound foreground; do
     "test_$test"
 done
 echo "$failures failures"

@@ -3,8 +3,10 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,6 +143,90 @@ Test(host, refused_binding_degrades_and_is_counted)
         answer.status_is.degraded);
     cr_assert_eq(ask_stat(fd, "a", &answer), 0);
     cr_assert_gt(answer.stated.misplaced_pages, 0);
+    close(fd);
+}
+
+static void read_file(const char *path, char *text, size_t text_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n_bytes = fd < 0 ? 0 : read(fd, text, text_bytes - 1);
+
+    text[n_bytes > 0 ? n_bytes : 0] = 0;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* As ps and top show it. */
+static bool is_called(uint32_t pid, const char *name)
+{
+    char path[64];
+    char text[32];
+
+    (void)snprintf(path, sizeof path, "/proc/%u/comm", pid);
+    read_file(path, text, sizeof text);
+    text[strcspn(text, "\n")] = 0;
+    return strcmp(text, name) == 0;
+}
+
+static bool has_another_keeper(void *context)
+{
+    int fd = *(int *)context;
+
+    return ask_status(fd, &answer) == 0 &&
+           answer.status_is.keeper_pid != (uint32_t)rig.started &&
+           is_called(answer.status_is.keeper_pid, "kvwheeld-keeper");
+}
+
+Test(host, processes_are_called_by_their_roles)
+{
+    rig_start(&rig, NULL);
+    int fd = raw_open(&rig);
+
+    cr_assert_eq(ask_status(fd, &answer), 0);
+    cr_assert(is_called(answer.status_is.pid, "kvwheeld"));
+    cr_assert(is_called(answer.status_is.keeper_pid, "kvwheeld-keeper"));
+    cr_assert_eq(kill(rig.started, SIGKILL), 0);
+    cr_assert(wait_until(has_another_keeper, &fd));
+    close(fd);
+}
+
+/* It is the lot of an ordinary user's program: told once, and nothing to worry about.
+ */
+Test(host, unprotected_from_the_oom_killer_is_not_degraded)
+{
+    char path[128];
+    char text[4096];
+
+    (void)prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
+    rig_start(&rig, NULL);
+    int fd = raw_open(&rig);
+
+    cr_assert_eq(ask_status(fd, &answer), 0);
+    cr_assert_null(strstr(answer.status_is.degraded, "OOM"));
+    (void)snprintf(path, sizeof path, "%s/log", rig.directory);
+    read_file(path, text, sizeof text);
+    const char *first = strstr(text, " info: not protected from the OOM killer");
+    cr_assert_not_null(first, "%s", text);
+    cr_assert_null(strstr(strchr(first, '\n'), "OOM"), "%s", text);
+    close(fd);
+}
+
+Test(host, lines_of_the_log_begin_with_the_time)
+{
+    char path[128];
+    char text[4096];
+    unsigned year, month, day, hour, minute, second, ms;
+    int n_bytes = 0;
+
+    rig_start(&rig, NULL);
+    int fd = raw_open(&rig);
+    (void)snprintf(path, sizeof path, "%s/log", rig.directory);
+    read_file(path, text, sizeof text);
+
+    cr_assert_eq(sscanf(text, "%4u-%2u-%2uT%2u:%2u:%2u.%3uZ kvwheeld%n", &year, &month,
+                        &day, &hour, &minute, &second, &ms, &n_bytes),
+                 7, "%s", text);
+    cr_assert_eq(n_bytes, 33, "%s", text);
     close(fd);
 }
 
