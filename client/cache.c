@@ -133,6 +133,7 @@ int cache_new(void *control, uint64_t control_bytes, void *pins, uint64_t pins_b
     cache->data = data;
     cache->rank = rank;
     cache->slot = slot;
+    cache->pid = (uint32_t)getpid();
     cache->options = defaults;
 
     int error = layout_control_read(control, control_bytes, pins_bytes, data_bytes,

@@ -57,6 +57,7 @@ struct kvw_cache {
     uint64_t cache_id;
     uint64_t attachment; /* id given by the daemon; 0: it does not know it any more */
     uint32_t slot;       /* of our pins */
+    uint32_t pid;        /* our own, for messages */
     uint32_t rank;       /* or KVW_READER */
     uint64_t incarnation;
     struct kvw_attach_options options;

@@ -290,8 +290,8 @@ static int check_kept(const struct kvw_cache *cache, uint32_t g,
         const struct kvw_kept *kept = &record->kept[i];
         if (kept->n > 0 && kept->first < first + n && first < kept->first + kept->n)
             return fail(-EINVAL,
-                        "keep '%s': group '%s': rows %" PRIu64 "..%" PRIu64
-                        " are kept already",
+                        "keep '%s': group '%s': rows from %" PRIu64
+                        " and below %" PRIu64 " are kept already",
                         cache->name, group->name, kept->first, kept->first + kept->n);
     }
     if (record->kept[KVW_KEPT_MAX - 1].n > 0)

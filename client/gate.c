@@ -197,18 +197,20 @@ static int name_reader(const struct kvw_cache *cache, const char *call, uint32_t
 {
     const double held_s =
         (double)(outside_now_ns(CLOCK_MONOTONIC_COARSE) - holder->since_ns) / 1e9;
+    const uint64_t last = holder->end > 0 ? holder->end - 1 : 0;
 
     if (holder->attachment_slot == cache->slot)
-        return fail(-EBUSY,
-                    "%s '%s': group '%s': this attachment still holds a view of rows "
-                    "%" PRIu64 "..%" PRIu64 ": release it first",
-                    call, cache->name, cache->geometry.group[group].name, holder->low,
-                    holder->end);
-    return fail(-EBUSY,
-                "%s '%s': group '%s': attachment %u (see 'kvwheel who %s') pins rows "
-                "%" PRIu64 "..%" PRIu64 " for %.3f s",
-                call, cache->name, cache->geometry.group[group].name,
-                holder->attachment_slot, cache->name, holder->low, holder->end, held_s);
+        return fail(
+            -EBUSY,
+            "%s '%s': group '%s': this attachment still holds a view of rows up "
+            "to %" PRIu64 ": release it first",
+            call, cache->name, cache->geometry.group[group].name, last);
+    return fail(
+        -EBUSY,
+        "%s '%s': group '%s': pid %u (attachment slot %u; see 'kvwheel who %s') "
+        "has pinned rows up to %" PRIu64 " for %.3f s",
+        call, cache->name, cache->geometry.group[group].name, holder->pid,
+        holder->attachment_slot, cache->name, last, held_s);
 }
 
 /*

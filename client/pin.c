@@ -26,7 +26,7 @@ int pin_set(struct kvw_cache *cache, const struct hold *hold)
     store_relaxed(&pin->lane_group, (uint64_t)hold->lane << 32 | hold->group);
     store_relaxed(&pin->ranks, hold->ranks);
     store_relaxed(&pin->keep_extent, hold->extent_first << 32 | hold->extent_end);
-    store_relaxed(&pin->kind, hold->kind);
+    store_relaxed(&pin->kind, (uint64_t)cache->pid << 32 | hold->kind);
     /* The coarse clock costs a few nanoseconds; the time is for messages only. */
     store_relaxed(&pin->since_ns, outside_now_ns(CLOCK_MONOTONIC_COARSE));
     store_release(&pin->lo_plus_1, hold->low + 1);
@@ -65,7 +65,9 @@ static bool load_pin(const struct kvw_cache *cache, uint32_t slot, uint32_t inde
     uint64_t extent = load_relaxed(&pin->keep_extent);
     hold->extent_first = extent >> 32;
     hold->extent_end = extent & UINT32_MAX;
-    hold->kind = (uint32_t)load_relaxed(&pin->kind);
+    const uint64_t kind = load_relaxed(&pin->kind);
+    hold->kind = (uint32_t)kind;
+    hold->pid = (uint32_t)(kind >> 32);
     return true;
 }
 
@@ -117,9 +119,14 @@ static int scan(const struct kvw_cache *cache, uint32_t lane, uint32_t group,
                 !is_in_the_way(search, &hold, cache->rank))
                 continue;
             struct kvw_pin *pin = layout_pin(cache->pins, &cache->layout, slot, index);
-            *holder =
-                (struct pin_holder){slot,     index,    hold.kind,
-                                    hold.low, hold.end, load_relaxed(&pin->since_ns)};
+            *holder = (struct pin_holder){
+                .attachment_slot = slot,
+                .pid = hold.pid,
+                .kind = hold.kind,
+                .low = hold.low,
+                .end = hold.end,
+                .since_ns = load_relaxed(&pin->since_ns),
+            };
             return 1;
         }
     }

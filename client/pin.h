@@ -29,6 +29,7 @@ struct hold {
     uint64_t extent_first;
     uint64_t extent_end; /* of the keep extent; equal = none */
     uint32_t kind;       /* enum kvw_pin_kind */
+    uint32_t pid;        /* out: of a pin that was found */
 };
 
 /** Set a pin. @return its index, or -EMFILE when KVW_PINS_PER_ATTACHMENT are held. Ends
@@ -44,7 +45,7 @@ void pin_clear_all(struct kvw_cache *cache);
 /* Who is in the way. */
 struct pin_holder {
     uint32_t attachment_slot;
-    uint32_t index;
+    uint32_t pid;
     uint32_t kind;
     uint64_t low;
     uint64_t end;

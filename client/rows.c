@@ -42,11 +42,9 @@ static int check_gap(const struct kvw_cache *cache, const char *call, uint32_t l
     uint64_t written = step_written(cache, lane, layer.index);
     if (row_first > written)
         return fail(-EINVAL,
-                    "%s '%s': layer %u: rows %" PRIu64 "..%" PRIu64
-                    " of the chunk are not written yet: need a first row up to %" PRIu64
-                    ", have %" PRIu64,
-                    call, cache->name, layer.index, written, row_first, written,
-                    row_first);
+                    "%s '%s': layer %u: rows of the chunk before that one are not "
+                    "written yet: need a first row up to %" PRIu64 ", have %" PRIu64,
+                    call, cache->name, layer.index, written, row_first);
     return 0;
 }
 

@@ -19,9 +19,11 @@ int step_check_lane(const struct kvw_cache *cache, const char *call, uint32_t la
     if (cache->rank == KVW_READER)
         return fail(-EACCES, "%s '%s': this attachment is a reader", call, cache->name);
     if (lane < cache->held_lanes.begin || lane >= cache->held_lanes.end)
-        return fail(-ERANGE, "%s '%s': rank %u holds lanes %u..%u, not %u", call,
-                    cache->name, cache->rank, cache->held_lanes.begin,
-                    cache->held_lanes.end, lane);
+        return fail(-ERANGE,
+                    "%s '%s': rank %u holds %u lanes from lane %u on, not lane %u",
+                    call, cache->name, cache->rank,
+                    cache->held_lanes.end - cache->held_lanes.begin,
+                    cache->held_lanes.begin, lane);
     return 0;
 }
 

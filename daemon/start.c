@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -17,9 +18,6 @@
 #include "proto/base/cleanup.h"
 
 #define LOCK_NS 2000000000ull
-/* Of several that programs start at once all but one should be gone soon, and not be
- * there to follow the one when it is stopped. */
-#define LOCK_EMBEDDED_NS 250000000ull
 #define LOCK_RETRY_MS 10
 #define BACKLOG 1024
 
@@ -50,16 +48,39 @@ static int make_directory(const struct options *options, struct kvw_refusal *ref
     return 0;
 }
 
-static int refuse_running(const char *path, struct kvw_refusal *refusal)
+/* The pid in a lock file; 0 = none yet. */
+static uint32_t lock_owner(const char *path)
 {
     char text[32];
+    uint32_t pid = 0;
 
-    int n_bytes = host_read_file(path, text, sizeof text);
-    if (n_bytes <= 0)
-        memcpy(text, "unknown", sizeof "unknown");
-    text[strcspn(text, "\n")] = 0;
+    if (host_read_file(path, text, sizeof text) <= 0)
+        return 0;
+    for (const char *digit = text; *digit >= '0' && *digit <= '9'; digit++)
+        pid = pid * 10 + (uint32_t)(*digit - '0');
+    return pid;
+}
+
+/*
+ * Whether who holds the lock lives. A killed daemon's ring can keep it for some ms more, and
+ * only for that is it worth waiting: who waits for a living daemon would take its place when
+ * it is stopped.
+ */
+static bool lock_owner_lives(const char *path)
+{
+    const uint32_t pid = lock_owner(path);
+    KVW_CLEANUP(kvw_fd_cleanup)
+    int pidfd = pid == 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd end = {.fd = pidfd, .events = POLLIN};
+
+    return pidfd >= 0 && poll(&end, 1, 0) == 0;
+}
+
+static int refuse_running(const char *path, struct kvw_refusal *refusal)
+{
     (void)refuse(refusal, -EBUSY, 0, 0,
-                 "another daemon is running: pid %s holds the lock %s", text, path);
+                 "another daemon is running: pid %u holds the lock %s",
+                 lock_owner(path), path);
     return EXIT_CODE_RUNNING;
 }
 
@@ -67,8 +88,7 @@ static int take_lock(const struct options *options, int *out,
                      struct kvw_refusal *refusal)
 {
     char path[KVW_SOCKET_PATH_MAX + 8];
-    uint64_t deadline_ns =
-        host_now_ns() + (options->is_embedded ? LOCK_EMBEDDED_NS : LOCK_NS);
+    uint64_t deadline_ns = host_now_ns() + LOCK_NS;
 
     (void)snprintf(path, sizeof path, "%s.lock", options->socket_path);
     KVW_CLEANUP(kvw_fd_cleanup)
@@ -84,7 +104,7 @@ static int take_lock(const struct options *options, int *out,
                          strerrordesc_np(errno));
             return EXIT_CODE_SOCKET;
         }
-        if (host_now_ns() >= deadline_ns)
+        if (lock_owner_lives(path) || host_now_ns() >= deadline_ns)
             return refuse_running(path, refusal);
         /* Nothing tells when a file lock is let go. */
         (void)poll(NULL, 0, LOCK_RETRY_MS);
@@ -94,7 +114,7 @@ static int take_lock(const struct options *options, int *out,
 }
 
 /* Whatever lies at the path and is not a socket was not ours. */
-static int clear_path(const char *path, struct kvw_refusal *refusal)
+static int check_path(const char *path, struct kvw_refusal *refusal)
 {
     struct stat status;
 
@@ -110,7 +130,16 @@ static int clear_path(const char *path, struct kvw_refusal *refusal)
                      what);
         return EXIT_CODE_SOCKET;
     }
-    if (unlink(path) < 0) {
+    return 0;
+}
+
+static int clear_path(const char *path, struct kvw_refusal *refusal)
+{
+    int code = check_path(path, refusal);
+
+    if (code != 0)
+        return code;
+    if (unlink(path) < 0 && errno != ENOENT) {
         (void)refuse(refusal, -errno, 0, 0,
                      "socket %s: the stale one cannot be removed: %s", path,
                      strerrordesc_np(errno));
@@ -146,6 +175,8 @@ int start_up(const struct options *options, int *listen_fd, int *lock_fd,
     int listening = -1;
 
     int code = make_directory(options, refusal);
+    if (code == 0) /* before a lock file is left beside somebody's file */
+        code = check_path(options->socket_path, refusal);
     if (code == 0)
         code = take_lock(options, &lock, refusal);
     if (code == 0)

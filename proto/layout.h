@@ -25,7 +25,9 @@
 
 #define KVW_LAYOUT_MAGIC 0x6c65656877766bull /* "kvwheel" */
 #define KVW_RECORD_MAGIC 0x64726f6365727677ull
+#ifndef KVW_LAYOUT_MAJOR
 #define KVW_LAYOUT_MAJOR 1u /* a reader refuses another */
+#endif
 #define KVW_LAYOUT_MINOR 0u /* a reader accepts a greater one */
 
 /* Of a cache; the daemon writes it. */
@@ -106,7 +108,7 @@ struct kvw_pin {
     shared_u64 ranks;      /* bit r: rank r's rows are held */
     shared_u64 keep_extent; /* keep-extent rows held: first << 32 | end; 0 = none */
     shared_u64 since_ns;    /* CLOCK_MONOTONIC_COARSE; for messages */
-    shared_u64 kind;        /* enum kvw_pin_kind */
+    shared_u64 kind;        /* pid << 32 | enum kvw_pin_kind; the pid is for messages */
 };
 
 enum kvw_pin_kind {

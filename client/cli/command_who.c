@@ -68,8 +68,7 @@ static void add_row(struct table *table, const struct kvw_message_who_is *who,
     table_add(table, "%s", text_age(text, who->since_ns));
     table_add(table, "%s", who->is_connected ? "yes" : "no");
     table_add(table, "%u", who->n_pins);
-    table_add(table, "%s",
-              who->n_pins > 0 ? text_age(text, who->pinned_since_ns) : "-");
+    table_add(table, "%s", who->n_pins > 0 ? text_span(text, pinned_ns(who)) : "-");
     table_add(table, "%s", who->command);
 }
 

@@ -7,8 +7,8 @@
  * attention runs on the shared bytes themselves. One round of generation is
  *
  *     kvw_begin()                    open a chunk on a lane; learn its positions
- *     kvw_update() or kvw_slots()    write its rows, layer by layer, as often as you
- * like kvw_get() ... kvw_release()    look at the window, the chunk's own rows included
+ *     kvw_update() or kvw_slots()    write its rows, layer by layer, as often as needed
+ *     kvw_get() ... kvw_release()    look at the window, the chunk's own rows included
  *     kvw_commit()                   publish: all groups and layers of the rank at once
  *
  * Words: a *lane* is an independent sequence of the cache (a sample, or a branch of
@@ -67,7 +67,7 @@ enum kvw_error {
     KVW_ELAYOUT = 4100,     /* daemon or cache has another protocol or layout version */
 };
 
-/* Element type of a plane. */
+/* Element type of a plane. (Not the numbers of enum kvw_num of kernels.h.) */
 enum kvw_type {
     KVW_F32 = 1,
     KVW_BF16 = 2,
@@ -171,6 +171,10 @@ struct kvw_spec_plane {
 
 /*
  * Layers that share one geometry and one policy.
+ *
+ * The window holds the sink and what is new: W >= S + chunk_rows_max for window kind
+ * `chunk`, W > S for `row`. Each head's rows begin on a 64-byte line (in a contiguous group
+ * its ring on a page), rows follow each other without padding.
  *
  * is_contiguous = 1: each head's ring is mapped twice in a row at attach, so that past and
  * current rows are one piece for any third-party kernel. It costs up to a page's rows of
@@ -598,8 +602,13 @@ KVW_API int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer lay
 KVW_API int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
                     uint64_t ranks, uint32_t flags, struct kvw_view *view);
 
-/** End a view. @return 0, or -KVW_EOVERRUN: its rows were overwritten or its ranks went
- *  back (truncate, reset, recover) while it was held: what was read may be wrong. */
+/**
+ * End a view, whatever the answer. A pin holds the rows of its view, not a place in the
+ * stream: the next view starts where the writer is then.
+ *
+ * @return 0, or -KVW_EOVERRUN: its rows were overwritten or its ranks went back (truncate,
+ *         reset, recover) while it was held: what was read may be wrong.
+ */
 KVW_API int kvw_release(struct kvw_cache *cache, struct kvw_view *view);
 
 /* ------------------------------------------------------------- other steps -------- */
@@ -679,9 +688,13 @@ KVW_API int kvw_state(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
  * Wait until a rank (KVW_ALL_RANKS: every rank that holds the lane) has published
  * `step`.
  *
- * @param timeout_ns  From now; KVW_NO_TIMEOUT to wait as long as the ranks live.
- * @return 0; -ETIMEDOUT (the text says who, since when, at which step), -EOWNERDEAD (it
- *         died, or went away while we waited), -KVW_EGONE, -ERANGE.
+ * What already holds is a success, whoever is there. A rank that died ends the wait at
+ * once, as does one that detaches meanwhile. A rank that nobody owns (yet, or any more) is
+ * waited for, until the deadline: kvw_state() says is_owned.
+ *
+ * @param timeout_ns  From now; KVW_NO_TIMEOUT for no deadline.
+ * @return 0; -ETIMEDOUT (the text says who, since when, at which step), -EOWNERDEAD (its
+ *         owner died, or ended while we waited), -KVW_EGONE, -ERANGE.
  */
 KVW_API int kvw_wait_step(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
                           uint64_t step, uint64_t timeout_ns);

@@ -52,7 +52,7 @@ extern "C" {
 /* Largest head_dim_k, head_dim_v and 2 * n_pairs, elements. */
 #define KVW_HEAD_DIM_MAX 1024
 
-/** Number formats of rows. */
+/** Number formats of rows. Not the numbers of enum kvw_type of kvwheel.h. */
 enum kvw_num {
     KVW_NUM_F32 = 0,  /* IEEE 754 binary32 */
     KVW_NUM_F16 = 1,  /* IEEE 754 binary16 */
