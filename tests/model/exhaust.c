@@ -7,8 +7,9 @@
  * step. After it:
  *
  *   R1, R5   the committed and the staged view show just the rows that the rules say,
- * intact R6       truncate is refused just where the rule says, and lowest() says the
- * same R9       no row is shown that was not written
+ *            intact
+ *   R6       truncate is refused just where the rule says; lowest() says the same
+ *   R9       no row is shown that was not written
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -344,19 +345,13 @@ static void make_geometry(struct kvw_geometry *geometry, uint64_t sink, uint64_t
 {
     struct kvw_geometry_group *group = &geometry->group[0];
 
-    memset(geometry, 0, sizeof *geometry);
-    geometry->n_groups = geometry->n_lanes = geometry->n_ranks = geometry->n_layers = 1;
-    geometry->partition = (struct kvw_geometry_partition){
-        .head_parts = 1, .layer_parts = 1, .lane_parts = 1, .row_parts = 1};
-    strcpy(group->name, "g");
+    world_geometry(geometry, 1, 1);
     group->window_rows = sink + ring_window;
     group->sink_rows = sink;
     group->chunk_rows_max = chunk;
     group->slack_chunks = slack;
-    group->n_layers = group->n_heads = group->n_planes = 1;
-    group->policy = KVW_GEOMETRY_ROLL;
     group->kind = kind;
-    group->positions = KVW_GEOMETRY_ABSOLUTE;
+    group->n_planes = 1;
     group->plane[0] =
         (struct kvw_geometry_plane){.elems = 2, .type = KVW_GEOMETRY_F32, .name = "k"};
 }
@@ -416,9 +411,14 @@ static bool make_set(uint32_t index, struct kvw_geometry *geometry)
     return chunk <= 3;
 }
 
-/* exhaust [states of a set at most [seconds]]; without, all states of all sets. */
 int main(int argc, char **argv)
 {
+    if (argc > 1 && argv[1][0] == '-') {
+        printf("usage: exhaust [STATES [SECONDS]]\n"
+               "  STATES    states of one set of sizes, at most (1048576)\n"
+               "  SECONDS   begin no set after these; all sets, if not given\n");
+        return strcmp(argv[1], "--help") == 0 ? 0 : 2;
+    }
     const uint32_t nodes_max =
         argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 0) : 1u << 20;
     const double end = argc > 2 ? now() + strtod(argv[2], NULL) : 1e300;
@@ -426,6 +426,7 @@ int main(int argc, char **argv)
     struct kvw_geometry geometry;
     uint32_t n_sets = 0;
 
+    printf("exhaust: all sequences in order, no seed\n");
     while (make_set(n_sets, &geometry) && now() < end) {
         if (!search_one(&geometry, nodes_max, &total))
             return 1;

@@ -122,6 +122,16 @@ uint64_t oracle_ranks(const struct oracle *oracle, uint32_t lane)
     return ranks;
 }
 
+uint64_t oracle_holders(const struct oracle *oracle, uint32_t lane, uint32_t layer)
+{
+    uint64_t ranks = 0;
+    for (uint32_t rank = 0; rank < oracle->geometry->n_ranks; rank++) {
+        if (oracle->lane[lane].board[rank].is_held && oracle_holds(oracle, layer, rank))
+            ranks |= 1ull << rank;
+    }
+    return ranks;
+}
+
 const struct m_record *oracle_record(const struct oracle *oracle, uint32_t lane,
                                      uint32_t rank)
 {

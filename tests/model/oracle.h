@@ -165,7 +165,9 @@ void oracle_fini(struct oracle *oracle);
 struct kvw_part oracle_part(const struct oracle *oracle, uint32_t group, uint32_t rank);
 bool oracle_holds(const struct oracle *oracle, uint32_t layer, uint32_t rank);
 bool oracle_has_row(const struct oracle *oracle, uint32_t rank, uint64_t row);
+/* Sets of ranks, one bit each: that hold a lane; and a layer of it too. */
 uint64_t oracle_ranks(const struct oracle *oracle, uint32_t lane);
+uint64_t oracle_holders(const struct oracle *oracle, uint32_t lane, uint32_t layer);
 
 /* ---- arithmetic ---- */
 const struct m_record *oracle_record(const struct oracle *oracle, uint32_t lane,

@@ -96,14 +96,13 @@ bool player_play(struct player *player, const struct op *op);
 /** Let go of all, attach all, and run each lane over three windows. */
 bool player_finish(struct player *player);
 
-/** Note a failure; returns false. */
-bool player_fail(struct player *player, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-/* ---- play_view.c: what is seen ---- */
+/* ---- play_check.c ---- */
 
 /** Compare everything visible in a lane. */
 bool player_check_lane(struct player *player, uint32_t lane);
+
+/* ---- play_view.c: what is seen ---- */
+
 /** Take a view, compare it, and release it or keep it in `held` (not NULL). */
 bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t layer,
                  uint32_t flags, uint64_t ranks, struct held *held);
@@ -114,8 +113,24 @@ void player_see_revoked(struct player *player, const struct m_pin *pins,
                         uint32_t n_pins);
 
 /* ---- play_call.c: one call each, done on both sides ---- */
+
+/** Note a failure; returns false. */
+bool player_fail(struct player *player, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 bool player_begin(struct player *player, uint32_t rank, uint32_t lane,
                   const struct kvw_item *items, uint32_t n_items);
+bool player_commit(struct player *player, uint32_t rank, uint32_t lane,
+                   const uint64_t *publish);
+bool player_abort(struct player *player, uint32_t rank, uint32_t lane);
+bool player_step(struct player *player, uint32_t rank, uint32_t lane,
+                 const struct m_call *call);
+bool player_recover(struct player *player, uint32_t rank, uint32_t lane);
+/** Make a call that is no commit, on the library alone. @return what it answers. */
+KVW_NODISCARD int call_make(struct kvw_cache *cache, uint32_t lane,
+                            const struct m_call *call);
+
+/* ---- play_fill.c: rows of the open chunk, written on both sides ---- */
+
 bool player_update(struct player *player, uint32_t rank, uint32_t lane, uint32_t layer,
                    uint64_t row_first, uint64_t n_rows, uint32_t shape);
 bool player_slots(struct player *player, uint32_t rank, uint32_t lane, uint32_t layer,
@@ -123,11 +138,5 @@ bool player_slots(struct player *player, uint32_t rank, uint32_t lane, uint32_t 
 /** Write whatever is missing for a commit of `n[group]` rows. */
 bool player_fill(struct player *player, uint32_t rank, uint32_t lane, const uint64_t *n,
                  uint32_t shape);
-bool player_commit(struct player *player, uint32_t rank, uint32_t lane,
-                   const uint64_t *publish);
-bool player_abort(struct player *player, uint32_t rank, uint32_t lane);
-bool player_step(struct player *player, uint32_t rank, uint32_t lane,
-                 const struct m_call *call);
-bool player_recover(struct player *player, uint32_t rank, uint32_t lane);
 
 #endif

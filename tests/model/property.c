@@ -27,6 +27,7 @@ struct options {
     uint64_t runs;
     uint32_t steps;
     uint32_t seconds; /* 0 = as many as it takes */
+    bool is_help;
     bool is_verbose;
     bool is_going_on; /* after a failure, with the next seed */
     const char *only; /* comma-separated numbers of operations */
@@ -183,11 +184,29 @@ static void choose(const struct options *options, bool *is_chosen)
     }
 }
 
+static void print_help(FILE *to)
+{
+    fprintf(to,
+            "usage: property [options]\n"
+            "  --seed N      seed of the first run (1)\n"
+            "  --runs N      runs, each with the seed after the last one's (300)\n"
+            "  --steps N     operations of a run, at most %d (120)\n"
+            "  --seconds N   begin no run after these; 0 = do all (0)\n"
+            "  --only LIST   play only these operations: numbers with commas between\n"
+            "  --no-finish   do not recover and roll every lane at the end of a run\n"
+            "  --go-on       after a failure, go on with the next seed\n"
+            "  --verbose     play the first seed only, and print every call\n"
+            "  --help        print this\n",
+            STEPS_MAX);
+}
+
 static int read_options(int argc, char **argv, struct options *options, bool *is_finish)
 {
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(argv[i], "--verbose") == 0)
+        if (strcmp(argv[i], "--help") == 0)
+            options->is_help = true;
+        else if (strcmp(argv[i], "--verbose") == 0)
             options->is_verbose = true;
         else if (strcmp(argv[i], "--no-finish") == 0)
             *is_finish = false;
@@ -225,12 +244,12 @@ int main(int argc, char **argv)
     bool is_finish = true;
     int n_failed = 0;
 
-    if (read_options(argc, argv, &options, &is_finish) != 0) {
-        fprintf(stderr,
-                "usage: property [--seed N] [--runs N] [--steps N] [--seconds N] "
-                "[--only LIST] [--no-finish] [--go-on] [--verbose]\n");
-        return 2;
+    int error = read_options(argc, argv, &options, &is_finish);
+    if (error != 0 || options.is_help) {
+        print_help(error != 0 ? stderr : stdout);
+        return error != 0 ? 2 : 0;
     }
+    printf("property: seed %" PRIu64 "\n", options.seed);
     struct totals *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)

@@ -50,31 +50,17 @@ static void make_geometry(struct kvw_geometry *geometry)
 {
     struct kvw_geometry_group *group = &geometry->group[0];
 
-    memset(geometry, 0, sizeof *geometry);
-    geometry->n_groups = 1;
-    geometry->n_lanes = 1;
-    geometry->n_ranks = 1;
-    geometry->n_layers = LAYERS;
-    geometry->partition = (struct kvw_geometry_partition){
-        .head_parts = 1, .layer_parts = 1, .lane_parts = 1, .row_parts = 1};
-    strcpy(group->name, "self");
+    world_geometry(geometry, LAYERS, HEADS);
     group->window_rows = WINDOW;
     group->sink_rows = SINK;
     group->chunk_rows_max = CHUNK;
     group->slack_chunks = SLACK;
-    group->n_layers = LAYERS;
-    group->n_heads = HEADS;
-    group->policy = KVW_GEOMETRY_ROLL;
-    group->kind = KVW_GEOMETRY_CHUNK;
-    group->positions = KVW_GEOMETRY_ABSOLUTE;
     group->n_planes = PLANES;
     /* A row of a head fills whole pages. */
     group->plane[0] = (struct kvw_geometry_plane){
         .elems = 1024, .type = KVW_GEOMETRY_F32, .name = "k"};
     group->plane[1] = (struct kvw_geometry_plane){
         .elems = 4096, .type = KVW_GEOMETRY_BF16, .name = "v"};
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        geometry->model_layer[layer] = (uint16_t)layer;
 }
 
 static bool fail(const char *what, int error)

@@ -78,29 +78,16 @@ static int make_step(struct world *world, uint32_t seat, uint32_t lane,
 {
     struct kvw_cache *cache = world->seat[seat];
     struct kvw_item publish[M_GROUPS] = {0};
-    int error;
 
-    switch (call->kind) {
-    case M_COMMIT:
-        error = kvw_begin(cache, lane, call->item, call->n_items, NULL);
-        if (error == 0)
-            error = write_chunk(world, seat, lane, call->item, call->n_items, serial);
-        for (uint32_t i = 0; i < call->n_items; i++)
-            publish[i] =
-                (struct kvw_item){.group = call->item[i].group, .n = call->publish[i]};
-        return error != 0 ? error : kvw_commit(cache, lane, publish, call->n_items);
-    case M_TRUNCATE:
-        return kvw_truncate(cache, lane, call->item, call->n_items);
-    case M_EVICT:
-        return kvw_evict(cache, lane, call->item, call->n_items);
-    case M_KEEP:
-        return kvw_keep(cache, lane, call->item, call->n_items);
-    case M_RESET:
-        return kvw_reset(cache, lane, call->item, call->n_items);
-    case M_RESET_LAYER:
-    default:
-        return kvw_reset_layer(cache, lane, (struct kvw_layer){call->layer});
-    }
+    if (call->kind != M_COMMIT)
+        return call_make(cache, lane, call);
+    int error = kvw_begin(cache, lane, call->item, call->n_items, NULL);
+    if (error == 0)
+        error = write_chunk(world, seat, lane, call->item, call->n_items, serial);
+    for (uint32_t i = 0; i < call->n_items; i++)
+        publish[i] =
+            (struct kvw_item){.group = call->item[i].group, .n = call->publish[i]};
+    return error != 0 ? error : kvw_commit(cache, lane, publish, call->n_items);
 }
 
 /* A step that fits the state of the one rank, mostly. */
@@ -305,10 +292,17 @@ static const char *run(uint64_t seed, uint32_t n_steps, struct pair *total)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && argv[1][0] == '-') {
+        printf("usage: ranks [SEED [RUNS]]\n"
+               "  SEED   seed of the first run (1)\n"
+               "  RUNS   runs, each with the seed after the last one's (300)\n");
+        return strcmp(argv[1], "--help") == 0 ? 0 : 2;
+    }
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
     uint64_t n_runs = argc > 2 ? strtoull(argv[2], NULL, 0) : 300;
     struct pair total = {0};
 
+    printf("ranks: seed %" PRIu64 "\n", seed);
     for (uint64_t i = 0; i < n_runs; i++) {
         const char *text = run(seed + i, 120, &total);
         if (text != NULL) {

@@ -11,7 +11,7 @@
 
 #include "tests/model/world.h"
 
-enum { LAYERS = 2, CALLS = 274, ROWS_MAX = 512 };
+enum { LAYERS = 2, HEADS = 2, CALLS = 274, ROWS_MAX = 512 };
 
 static uint64_t number(const json_t *object, const char *key)
 {
@@ -23,14 +23,7 @@ static void make_geometry(const json_t *trace, struct kvw_geometry *geometry)
     const json_t *chunks = json_object_get(trace, "chunk_rows");
     struct kvw_geometry_group *group = &geometry->group[0];
 
-    memset(geometry, 0, sizeof *geometry);
-    geometry->n_groups = 1;
-    geometry->n_lanes = 1;
-    geometry->n_ranks = 1;
-    geometry->n_layers = LAYERS;
-    geometry->partition = (struct kvw_geometry_partition){
-        .head_parts = 1, .layer_parts = 1, .lane_parts = 1, .row_parts = 1};
-    strcpy(group->name, "self");
+    world_geometry(geometry, LAYERS, HEADS);
     group->window_rows = number(trace, "window_rows");
     group->sink_rows = number(trace, "sink_rows");
     for (size_t i = 0; i < json_array_size(chunks); i++) {
@@ -39,18 +32,11 @@ static void make_geometry(const json_t *trace, struct kvw_geometry *geometry)
             group->chunk_rows_max = rows;
     }
     group->slack_chunks = 1;
-    group->n_layers = LAYERS;
-    group->n_heads = 2;
-    group->policy = KVW_GEOMETRY_ROLL;
-    group->kind = KVW_GEOMETRY_CHUNK;
-    group->positions = KVW_GEOMETRY_ABSOLUTE;
     group->n_planes = 2;
     group->plane[0] =
         (struct kvw_geometry_plane){.elems = 5, .type = KVW_GEOMETRY_F32, .name = "k"};
     group->plane[1] =
         (struct kvw_geometry_plane){.elems = 3, .type = KVW_GEOMETRY_BF16, .name = "v"};
-    for (uint32_t layer = 0; layer < LAYERS; layer++)
-        geometry->model_layer[layer] = (uint16_t)layer;
 }
 
 static uint64_t stamp_of(uint64_t version, uint64_t row, uint32_t layer)
@@ -68,10 +54,10 @@ static int update(struct world *world, uint32_t layer, uint64_t at, uint64_t n_r
     for (uint32_t p = 0; p < 2; p++) {
         int64_t bytes =
             (int64_t)group->plane[p].elems * geometry_elem_bytes(group->plane[p].type);
-        source[p] = (struct kvw_source){data[p], 2 * bytes, bytes};
+        source[p] = (struct kvw_source){data[p], HEADS * bytes, bytes};
         for (uint64_t row = 0; row < n_rows; row++) {
-            for (uint32_t head = 0; head < 2; head++)
-                world_fill(data[p] + (int64_t)row * 2 * bytes + head * bytes,
+            for (uint32_t head = 0; head < HEADS; head++)
+                world_fill(data[p] + ((int64_t)row * HEADS + head) * bytes,
                            &group->plane[p], p, head,
                            stamp_of(version, at + row, layer));
         }

@@ -8,6 +8,25 @@
 
 #include "proto/base/align.h"
 
+void world_geometry(struct kvw_geometry *geometry, uint32_t n_layers, uint32_t n_heads)
+{
+    struct kvw_geometry_group *group = &geometry->group[0];
+
+    memset(geometry, 0, sizeof *geometry);
+    geometry->n_groups = geometry->n_lanes = geometry->n_ranks = 1;
+    geometry->n_layers = n_layers;
+    geometry->partition = (struct kvw_geometry_partition){
+        .head_parts = 1, .layer_parts = 1, .lane_parts = 1, .row_parts = 1};
+    *group = (struct kvw_geometry_group){.n_layers = n_layers,
+                                         .n_heads = n_heads,
+                                         .policy = KVW_GEOMETRY_ROLL,
+                                         .kind = KVW_GEOMETRY_CHUNK,
+                                         .positions = KVW_GEOMETRY_ABSOLUTE,
+                                         .name = "self"};
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        geometry->model_layer[layer] = (uint16_t)layer;
+}
+
 static int new_segment(char **segment, uint64_t n_bytes, int byte)
 {
     void *base;

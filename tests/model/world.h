@@ -38,6 +38,10 @@ struct world {
     uint32_t n_graves;
 };
 
+/** One group, one lane and one rank; it rolls by chunks and has absolute positions.
+ * Window, slack and planes are the caller's to say. */
+void world_geometry(struct kvw_geometry *geometry, uint32_t n_layers, uint32_t n_heads);
+
 /** Segments of a checked geometry. @return 0 or -ENOMEM, -E2BIG. */
 KVW_NODISCARD int world_init(struct world *world, const struct kvw_geometry *geometry);
 void world_fini(struct world *world);
