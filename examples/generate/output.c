@@ -99,10 +99,24 @@ void output_progress(struct output *output, uint64_t row, uint64_t n_done,
     if (now - output->reported < PROGRESS_SECONDS)
         return;
     output->reported = now;
+    if (n_all == 0) { /* a text that is scored, or only read */
+        fprintf(stderr, "kvwheel-generate: row %" PRIu64 ", %.1f s\n", row,
+                now - output->started);
+        return;
+    }
     fprintf(stderr,
             "kvwheel-generate: row %" PRIu64 ", %" PRIu64 " of %" PRIu64
             " tokens, %.1f s\n",
             row, n_done, n_all, now - output->started);
+}
+
+void output_resumed(const struct output *output, uint64_t n_done, uint64_t n_all)
+{
+    if (output->is_on)
+        fprintf(stderr,
+                "kvwheel-generate: going on after %" PRIu64 " of %" PRIu64
+                " tokens; the text so far is printed again\n",
+                n_done, n_all);
 }
 
 /* How often the W - S rolling rows were replaced as a whole. */

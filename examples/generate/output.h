@@ -57,7 +57,10 @@ int output_token(const struct output *output, uint64_t row, uint32_t id,
 int output_logits(const struct output *output, const float *logits, uint32_t vocab,
                   struct fail *fail);
 
-/** Now and then a line on stderr. */
+/** A line on stderr that says where a text goes on. */
+void output_resumed(const struct output *output, uint64_t n_done, uint64_t n_all);
+
+/** Now and then a line on stderr; n_all = 0: a text that is only read. */
 void output_progress(struct output *output, uint64_t row, uint64_t n_done,
                      uint64_t n_all);
 

@@ -143,6 +143,9 @@ static int show_resumed(struct run *run, struct fail *fail)
     const struct session *session = &run->session;
     const uint64_t end = smallest(session->ids_rows, ids_end(run));
 
+    if (session->plan.is_resumed && run->options->n_tokens > 0)
+        output_resumed(&run->output, end - session->plan.prompt_rows,
+                       run->options->n_tokens);
     if (run->options->is_json)
         return 0; /* the result has them */
     for (uint64_t row = session->plan.prompt_rows; row < end; row++) {
