@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#define ATTACH_TRIES                                                 \
+#define ATTACH_TRIES \
     200 /* at 50 ms: a rank of a job that is being killed may linger \
          */
 #define RECOVER_NS 30000000000ull
