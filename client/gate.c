@@ -164,8 +164,9 @@ int gate_ranks(struct kvw_cache *cache, uint32_t lane_number, const char *call,
 {
     struct gate gate = {.call = call, .claims = claims};
 
-    /* Ends at the deadline at the latest: each wait below shares it. */
-    for (;;) {
+    /* Ends at the deadline at the latest: each wait below shares it. Ranks that take turns
+     * at being in the way, so that no wait is long, are given up here. */
+    for (bool is_late = false;; is_late = wait_now_ns() >= deadline_ns) {
         int in_the_way = who_is_in_the_way(cache, lane_number, &gate);
         if (in_the_way <= 0)
             return in_the_way;
@@ -177,6 +178,12 @@ int gate_ranks(struct kvw_cache *cache, uint32_t lane_number, const char *call,
                 call, cache->name, lane_number,
                 load_relaxed(&board_of(cache, cache->rank, lane_number)->outside),
                 lane_of(cache, lane_number)->record->step);
+        if (is_late)
+            return fail(-ETIMEDOUT,
+                        "%s '%s': lane %u: one rank after the other is in the way, now "
+                        "rank %u; this one stands at step %" PRIu64,
+                        call, cache->name, lane_number, gate.blamed,
+                        lane_of(cache, lane_number)->record->step);
         char what[96];
         (void)snprintf(what, sizeof what,
                        gate.is_era ? "its recovery to era %" PRIu64 " (%s)"
