@@ -5,13 +5,20 @@
  * owner writes it.
  *
  * Orders, by label:
- *   P1 board_publish: fence(release) before a record's words, so that the version
- * before is visible before them                              pairs with S2 P2
- * board_publish: release store of the version, so that the record and all rows are
- *      visible before it                                   pairs with S1
- *   S1 acquire load of a version                           pairs with P2
- *   S2 fence(acquire) between the record's words and the second look at the version
- *                                                          pairs with P1
+ *
+ * P1, board_publish(): release fence before a record's words, so that the version before
+ * is visible before them. Pairs with S2.
+ *
+ * P2, board_publish(): release store of the version, so that the record and all rows are
+ * visible before it. Pairs with S1.
+ *
+ * P3, board_notify(): full fence between the event and the second look at the flag. Pairs
+ * with W1 (wait.c), and with the acquire loads of claims in kvw_release() and cut_is_held().
+ *
+ * S1, read_record(): acquire load of a version. Pairs with P2.
+ *
+ * S2, read_record(): acquire fence between the record's words and the second look at the
+ * version. Pairs with P1.
  */
 #ifndef KVW_CLIENT_BOARD_H
 #define KVW_CLIENT_BOARD_H

@@ -96,12 +96,25 @@ static int change_publish(struct kvw_cache *cache, const struct change *change)
 /* ---------------------------------------------------------------- truncate ----------
  */
 
+/*
+ * The end of the highest claim of any rank. Up to the sink's end no row of the ring is
+ * alive: such a rank's claims are those of an earlier generation, or of a first chunk that
+ * overwrites none. Its record is read before its claim: once the record is past the sink,
+ * the claim is of this generation.
+ */
 static uint64_t highest_want(struct kvw_cache *cache, uint32_t lane, uint32_t group)
 {
+    const uint64_t sink_rows = cache->geometry.group[group].sink_rows;
     uint64_t want = 0;
-    FOR_EACH_RANK(rank, partition_ranks_of_lane(&cache->geometry, lane))
+
+    FOR_EACH_RANK(rank, cache->lane_ranks[lane])
     {
         struct kvw_board *board = board_of(cache, (uint32_t)rank, lane);
+        struct board_group read = {.group = group, .layer = UINT32_MAX};
+
+        if (board_read_group(cache, (uint32_t)rank, lane, 0, &read) == 0 &&
+            read.record.rows <= sink_rows)
+            continue;
         want = max_u64(want, load_relaxed(&board_claim(cache, board, group)->want));
     }
     return want;
@@ -452,7 +465,7 @@ int kvw_lowest(struct kvw_cache *cache, uint32_t lane, uint32_t group, uint64_t 
     if (lane >= cache->geometry.n_lanes || group >= cache->geometry.n_groups)
         return fail(-ERANGE, "lowest '%s': lane %u of %u, group %u of %u", cache->name,
                     lane, cache->geometry.n_lanes, group, cache->geometry.n_groups);
-    uint64_t ranks = partition_ranks_of_lane(&cache->geometry, lane);
+    const uint64_t ranks = cache->lane_ranks[lane];
     uint32_t rank = cache->rank != KVW_READER && (ranks >> cache->rank & 1)
                         ? cache->rank
                         : (uint32_t)__builtin_ctzll(ranks);

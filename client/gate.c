@@ -94,7 +94,7 @@ static int own_log_conflicts(struct kvw_cache *cache, uint32_t lane_number,
     const struct lane *lane = lane_of(cache, lane_number);
 
     if (record_conflicts(cache, claims, lane->record->group, lane->record->group))
-        return -KVW_EGONE; /* R5 excludes it, unless somebody scribbled */
+        return -KVW_EGONE; /* rule R5 (ARCHITECTURE.md) excludes it, unless somebody scribbled */
     for (uint64_t back = 1; back <= KVW_RECORDS - 2 && back < lane->version; back++) {
         struct board_head head;
         if (lane->record->step - step_lowest < back)
@@ -251,15 +251,18 @@ static int pins_in_the_way(struct kvw_cache *cache, uint32_t lane,
 
 /* A release makes no call, so a writer that waits for a pin looks again and again: a
  * spin of some tens of microseconds, then sleeps of 0.2 to 1 ms. */
-static void pause_for_pin(const struct kvw_cache *cache, uint64_t begun_ns,
-                          uint32_t round)
+static void pause_for_pin(const struct kvw_cache *cache, uint64_t begun_ns)
 {
-    if (wait_now_ns() - begun_ns < cache->options.spin_us * 1000ull) {
+    const uint64_t waited_ns = wait_now_ns() - begun_ns;
+    const uint64_t spin_ns = cache->options.spin_us * 1000ull;
+
+    if (waited_ns < spin_ns) {
         for (int i = 0; i < 32; i++)
             spin_pause();
         return;
     }
-    const struct timespec pause = {.tv_nsec = round < 5 ? 200000 : 1000000};
+    const struct timespec pause = {.tv_nsec = waited_ns - spin_ns < 1000000 ? 200000
+                                                                            : 1000000};
     (void)nanosleep(&pause, NULL);
 }
 
@@ -270,8 +273,7 @@ int gate_pins(struct kvw_cache *cache, uint32_t lane, const char *call,
     uint32_t group;
     uint64_t begun_ns = 0;
 
-    for (uint32_t round = 0; pins_in_the_way(cache, lane, claims, &group, &holder);
-         round++) {
+    while (pins_in_the_way(cache, lane, claims, &group, &holder)) {
         if (holder.attachment_slot == cache->slot ||
             (cache->options.pin_policy == KVW_PIN_ANSWER &&
              holder.kind == KVW_PIN_OF_VIEW))
@@ -280,7 +282,10 @@ int gate_pins(struct kvw_cache *cache, uint32_t lane, const char *call,
             begun_ns = wait_now_ns();
         if (wait_now_ns() >= deadline_ns)
             return name_reader(cache, call, group, &holder);
-        pause_for_pin(cache, begun_ns, round);
+        int error = step_check_live(cache, call, lane);
+        if (error != 0)
+            return error;
+        pause_for_pin(cache, begun_ns);
     }
     return 0;
 }

@@ -5,10 +5,12 @@
  * except that the daemon clears the pins of the dead. The writer never writes a pin.
  *
  * Orders, by label:
- *   H1 pin_set: full fence after the pin, before the writer's claim is looked at
- *                                             pairs with B1 (step.c): claim, fence,
- * pins H2 pin_clear: release store of 0, so that reads of the rows stay before it pairs
- * with B2 (step.c): acquire load of it
+ *
+ * H1, pin_set(): full fence after the pin, before the writer's claim is looked at.
+ * Pairs with B1 (step.c): claim, full fence, pins.
+ *
+ * H2, pin_clear(): release store of 0, so that reads of the rows stay before it.
+ * Pairs with B2, load_pin() here: acquire load of that word, before rows are overwritten.
  */
 #ifndef KVW_CLIENT_PIN_H
 #define KVW_CLIENT_PIN_H

@@ -23,13 +23,16 @@ static int has_promised(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
     return load_acquire(&board_of(cache, rank, lane)->ask) >= *era;
 }
 
-/* The lowest step of the lane, over all boards and the ranks elsewhere. */
-static int lowest_step(struct kvw_cache *cache, uint32_t lane, uint64_t ranks,
-                       uint64_t *step)
+/* The lowest step and era of the lane, over all boards and what each of them knows of ranks
+ * on other nodes. */
+static int find_lowest(struct kvw_cache *cache, uint32_t lane, uint64_t ranks,
+                       uint64_t *step, uint64_t *era)
 {
-    *step = load_relaxed(&board_of(cache, cache->rank, lane)->outside);
+    *step = UINT64_MAX;
+    *era = UINT64_MAX;
     FOR_EACH_RANK(rank, ranks)
     {
+        struct kvw_board *board = board_of(cache, (uint32_t)rank, lane);
         struct board_head head;
         int error = board_read_head(cache, (uint32_t)rank, lane, &head);
         if (error != 0)
@@ -37,23 +40,7 @@ static int lowest_step(struct kvw_cache *cache, uint32_t lane, uint64_t ranks,
                         "recover '%s': rank %u, lane %u: its board cannot be read",
                         cache->name, (uint32_t)rank, lane);
         *step = min_u64(*step, head.step);
-    }
-    return 0;
-}
-
-/* The lowest era that a rank of the lane stands in. */
-static int lowest_era(struct kvw_cache *cache, uint32_t lane, uint64_t ranks,
-                      uint64_t *era)
-{
-    *era = UINT64_MAX;
-    FOR_EACH_RANK(rank, ranks)
-    {
-        struct board_head head;
-        int error = board_read_head(cache, (uint32_t)rank, lane, &head);
-        if (error != 0)
-            return fail(error,
-                        "recover '%s': rank %u, lane %u: its board cannot be read",
-                        cache->name, (uint32_t)rank, lane);
+        *step = min_u64(*step, load_relaxed(&board->outside));
         *era = min_u64(*era, head.era);
     }
     return 0;
@@ -95,11 +82,12 @@ int kvw_recover(struct kvw_cache *cache, uint32_t lane_number, uint64_t timeout_
         return error;
     struct lane *lane = lane_of(cache, lane_number);
     struct kvw_board *board = board_of(cache, cache->rank, lane_number);
-    error = lowest_era(cache, lane_number, lane->ranks, &era);
+    error = find_lowest(cache, lane_number, lane->ranks, &common, &era);
     if (error != 0)
         return error;
     if (era < lane->record->era) {
-        /* This rank had recovered before it died; the others are on their way. */
+        /* This rank is in the new era already: it called twice, or died after it
+         * published. The others are on their way, and begin waits for them. */
         step_forget_open(cache, lane_number);
         if (step != NULL)
             *step = lane->record->step;
@@ -119,7 +107,7 @@ int kvw_recover(struct kvw_cache *cache, uint32_t lane_number, uint64_t timeout_
         if (error != 0)
             return error;
     }
-    error = lowest_step(cache, lane_number, lane->ranks, &common);
+    error = find_lowest(cache, lane_number, lane->ranks, &common, &era);
     if (error == 0)
         error = go_back(cache, lane_number, common);
     if (error == 0 && step != NULL)
@@ -130,6 +118,8 @@ int kvw_recover(struct kvw_cache *cache, uint32_t lane_number, uint64_t timeout_
 int kvw_outside(struct kvw_cache *cache, uint32_t lane, uint64_t step)
 {
     int error = step_check_lane(cache, "outside", lane);
+    if (error == 0) /* a recovery counts on what was said before it */
+        error = step_check_live(cache, "outside", lane);
     if (error == 0)
         store_relaxed(&board_of(cache, cache->rank, lane)->outside, step);
     return error;

@@ -33,7 +33,7 @@ int kvw_state(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
     if (lane >= cache->geometry.n_lanes)
         return fail(-ERANGE, "state '%s': lane: need less than %u, have %u",
                     cache->name, cache->geometry.n_lanes, lane);
-    uint64_t ranks = partition_ranks_of_lane(&cache->geometry, lane);
+    uint64_t ranks = cache->lane_ranks[lane];
     if (rank != KVW_ALL_RANKS) {
         if (rank >= cache->geometry.n_ranks || (ranks >> rank & 1) == 0)
             return fail(-ERANGE, "state '%s': rank %u does not hold lane %u",

@@ -5,11 +5,14 @@
  * call has changed nothing that anyone can see.
  *
  * Orders, by label:
- *   B1 full fence after `want`, before pins and peers' records are looked at
- *                                             pairs with H1 in pin.c: pin, fence, want
- *   B2 see pin.h
- *   B3 release fence after `hi`, before rows are written
- *                                             pairs with R1 in view.c: rows, fence, hi
+ *
+ * B1, kvw_begin(): full fence after `want`, before pins and peers' records are looked at.
+ * Pairs with H1 (pin.c): pin, full fence, want.
+ *
+ * B2: see pin.h.
+ *
+ * B3, open_chunks(): full fence after `hi`, before rows are written. Pairs with R1 (view.c):
+ * rows, acquire fence, hi.
  */
 #ifndef KVW_CLIENT_STEP_H
 #define KVW_CLIENT_STEP_H

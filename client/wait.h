@@ -5,9 +5,9 @@
  * rank's owner dies, or at its deadline; never later than one slice after any of these.
  *
  * Orders, by label:
- *   W1 full fence after the flag, before the condition is looked at again
- *                              pairs with P3 in board.c: event, fence, second look at
- * flag
+ *
+ * W1, look_and_sleep(): full fence after the flag, before the condition is looked at again.
+ * Pairs with P3 (board.c): event, full fence, second look at the flag.
  */
 #ifndef KVW_CLIENT_WAIT_H
 #define KVW_CLIENT_WAIT_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every bound of the shared layout and of the protocol, in one place. Reaching one of
- * them is a tested answer, never a crash. A change here changes the layout hash.
+ * them is a tested answer, never a crash. A change of one that shapes the layout changes
+ * the layout hash.
  */
 #ifndef KVW_PROTO_LIMITS_H
 #define KVW_PROTO_LIMITS_H

@@ -189,9 +189,14 @@ bool oracle_may_truncate(const struct oracle *oracle, uint32_t lane, uint32_t ra
     at.evicted = min_u64(at.evicted, row);
     for (uint32_t peer = 0; peer < oracle->geometry->n_ranks; peer++) {
         const struct m_board *board = &oracle->lane[lane].board[peer];
-        if (board->is_held &&
-            oracle_low(oracle, group, &at, 0) + oracle_ring_rows(oracle, group) <
-                board->group[group].hi)
+        if (!board->is_held)
+            continue;
+        /* Up to the sink's end no row of the ring is alive: its claims are void. */
+        if (oracle_record(oracle, lane, peer)->group[group].rows <=
+            oracle->geometry->group[group].sink_rows)
+            continue;
+        if (oracle_low(oracle, group, &at, 0) + oracle_ring_rows(oracle, group) <
+            board->group[group].hi)
             return false;
     }
     return true;

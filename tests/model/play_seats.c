@@ -84,8 +84,10 @@ bool play_set_outside(struct player *player, uint32_t lane, uint64_t step)
     const uint64_t ranks = oracle_ranks(&player->oracle, lane);
 
     for (uint32_t rank = 0; rank < player->world.geometry.n_ranks; rank++) {
-        if ((ranks >> rank & 1) != 0 && player->world.seat[rank] == NULL)
-            return true;
+        const struct m_board *board = &player->oracle.lane[lane].board[rank];
+        if ((ranks >> rank & 1) != 0 &&
+            (player->world.seat[rank] == NULL || board->ask != board->era))
+            return true; /* nobody there, or a recovery that counts on what was said */
     }
     for (uint32_t rank = 0; rank < player->world.geometry.n_ranks; rank++) {
         int error = (ranks >> rank & 1) == 0

@@ -653,8 +653,7 @@ KVW_API int kvw_reset_layer(struct kvw_cache *cache, uint32_t lane,
 KVW_API int kvw_reset_state(struct kvw_cache *cache);
 
 /**
- * The lowest row to which kvw_truncate() can go now; anything in the sink always can. After
- * a reset it may be above the rows committed, until every rank has begun anew.
+ * The lowest row to which kvw_truncate() can go now; anything in the sink always can.
  * @return 0 or -ERANGE.
  */
 KVW_API int kvw_lowest(struct kvw_cache *cache, uint32_t lane, uint32_t group,
@@ -714,8 +713,13 @@ KVW_API int kvw_wait_rows(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
 KVW_API int kvw_recover(struct kvw_cache *cache, uint32_t lane, uint64_t timeout_ns,
                         uint64_t *step);
 
-/** For MPI programs: the lowest step of the lane's ranks on other nodes (all ones:
- * none). It counts as one more rank in every minimum. @return 0, -EACCES, -ERANGE. */
+/**
+ * For MPI programs: say the lowest step of the lane's ranks on other nodes (all ones: none).
+ * It counts as one more rank in every minimum. Every rank of the lane says it; after a
+ * kvw_recover() it has to be said anew.
+ *
+ * @return 0, -EACCES, -ERANGE, -ESTALE (a recovery is under way), -KVW_EGONE.
+ */
 KVW_API int kvw_outside(struct kvw_cache *cache, uint32_t lane, uint64_t step);
 
 #ifdef __cplusplus
