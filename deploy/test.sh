@@ -12,7 +12,8 @@ Install what the tests need (as root; otherwise say what is missing), build, tes
   (nothing)        what CI runs: the preset dev with all its tests but the long ones (the
                    rules of tests/lint too), then asan with the labels unit, kernel,
                    integration and guard
-  --full           dev, asan, clang and tsan with all their tests, and clang-tidy
+  --full           dev, asan and clang with all their tests, clang-tidy, and each fuzzer
+                   for ten seconds
   --preset NAME    only this preset of CMakePresets.json, with all its tests
   --label REGEX    only the tests whose label matches, for instance lint
   --help           this text
@@ -54,7 +55,7 @@ parts='^(unit|kernel|integration|guard)$'
 if [[ -n $preset ]]; then
     runs=("$preset $label")
 elif ((is_full)); then
-    runs=("dev $label" "asan $label" "clang $label" "tsan $label")
+    runs=("dev $label" "asan $label" "clang $label" "fuzz ${label:-fuzz}")
 elif [[ -n $label ]]; then
     runs=("dev $label")
 else
