@@ -138,10 +138,12 @@ static void shed(struct daemon *daemon)
     struct pollfd waiting = {.fd = daemon->listen_fd, .events = POLLIN};
 
     kvw_fd_cleanup(&daemon->spare_fd);
-    if (poll(&waiting, 1, 0) > 0) {
+    /* All that wait now, not one at each retry: each of them learns it at once. */
+    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE && poll(&waiting, 1, 0) > 0; i++) {
         int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0)
-            close(fd);
+        if (fd < 0)
+            break;
+        close(fd);
         log_peer(&daemon->log, LOG_WARN,
                  "connection refused: out of descriptors clients %u",
                  daemon->n_clients);

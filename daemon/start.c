@@ -19,6 +19,7 @@
 
 #define LOCK_NS 2000000000ull
 #define LOCK_RETRY_MS 10
+#define LOCK_DYING_MS 300 /* a killed daemon unmaps its caches before it is dead */
 #define BACKLOG 1024
 
 /* The default directory lies where others may write: it must be ours alone. */
@@ -73,7 +74,7 @@ static bool lock_owner_lives(const char *path)
     int pidfd = pid == 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
     struct pollfd end = {.fd = pidfd, .events = POLLIN};
 
-    return pidfd >= 0 && poll(&end, 1, 0) == 0;
+    return pidfd >= 0 && poll(&end, 1, LOCK_DYING_MS) == 0;
 }
 
 static int refuse_running(const char *path, struct kvw_refusal *refusal)
