@@ -197,6 +197,8 @@ void cache_free(struct kvw_cache *cache)
             step_forget_open(cache, cache->held_lanes.begin + i);
         free(cache->lanes[i].record);
     }
+    for (int i = 0; i < 3; i++)
+        kvw_fd_cleanup(&cache->fds[i]);
     free(cache->lanes);
     free(cache->layers);
     free(cache->lane_ranks);
@@ -266,10 +268,14 @@ static int check_options(const struct kvw_attach_options *options)
     return 0;
 }
 
-static void tell_detached(struct kvw_client *client, uint64_t attachment)
+static void tell_detached(struct kvw_client *client, uint64_t attachment, uint32_t slot,
+                          const uint8_t uuid[16])
 {
     struct kvw_message request = {.type = KVW_MESSAGE_DETACH,
-                                  .detach = {.attachment = attachment}};
+                                  .detach = {.attachment = attachment,
+                                             .slot = slot,
+                                             .uuid = uuid,
+                                             .uuid_bytes = uuid == NULL ? 0 : 16}};
     struct kvw_message answer;
 
     /* A failure needs no answer: the daemon learns of our death by the pidfd. */
@@ -307,18 +313,19 @@ int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
                           rank, answer.attached.slot, &cache);
     if (error == 0)
         error = mirror_map(cache, fds[2]);
-    for (int i = 0; i < 3; i++)
-        close(fds[i]);
     if (error != 0) {
+        for (int i = 0; i < 3; i++)
+            close(fds[i]);
         cache_free(cache);
         unmap_segments(&segments);
-        tell_detached(client, answer.attached.attachment);
+        tell_detached(client, answer.attached.attachment, 0, NULL);
         return error;
     }
     cache->client = client;
     cache->cache_id = answer.attached.cache;
     cache->attachment = answer.attached.attachment;
     cache->options = *options;
+    memcpy(cache->fds, fds, sizeof cache->fds);
     cache->next = client->caches;
     client->caches = cache;
     *out = cache;
@@ -331,6 +338,8 @@ void kvw_detach(struct kvw_cache *cache)
         return;
     struct kvw_client *client = cache->client;
     const uint64_t attachment = cache->attachment;
+    const uint32_t slot = cache->slot;
+    uint8_t uuid[16];
     struct segments segments = {
         .base = {cache->control, cache->pins, cache->data},
         .n_bytes = {cache->layout.control_bytes, cache->layout.pins_bytes,
@@ -344,10 +353,13 @@ void kvw_detach(struct kvw_cache *cache)
             break;
         }
     }
+    memcpy(uuid,
+           ((const struct kvw_control_header *)(const void *)cache->control)->uuid,
+           sizeof uuid);
     mirror_unmap(cache);
     cache_free(cache);
     unmap_segments(&segments);
-    tell_detached(client, attachment);
+    tell_detached(client, attachment, slot, uuid);
 }
 
 const struct kvw_spec *kvw_cache_spec(const struct kvw_cache *cache)

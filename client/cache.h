@@ -65,6 +65,10 @@ struct kvw_cache {
     char *control;
     char *pins;
     char *data;
+    /* Control, pins, data: kept to be offered to a daemon that knows of nothing. A child
+     * of fork() has them as well, and so keeps the memory while it lives. -1: none. */
+    int fds[3];
+    bool is_lost; /* a daemon does not know it, and may want it later */
 
     struct kvw_geometry geometry;
     struct kvw_layout layout;

@@ -11,9 +11,10 @@
  * 3. Anything else (remove, kick, gc, shutdown): -EPIPE; the caller looks and decides.
  *
  * A new connection resumes the client's attachments before anything else. One that the
- * new daemon does not know any more (its keeper died too, or the rank was given away)
- * gets the number 0: it stays mapped, but nobody else can find it. No daemon is ever
- * started to reconnect: it would know of nothing.
+ * new daemon does not know (its keeper died too) is offered to it (offer.h). If it is
+ * refused for good (the rank was given away, the name is another cache's), it gets the
+ * number 0: it stays mapped, but nobody else can find it. No daemon is ever started to
+ * reconnect: it would know of nothing.
  */
 #include "client/client.h"
 
@@ -22,6 +23,7 @@
 
 #include "client/cache.h"
 #include "client/connect.h"
+#include "client/offer.h"
 #include "client/wire.h"
 
 #define CALL_TRIES 3u /* daemons that may be lost under one call */
@@ -40,14 +42,18 @@ static bool is_lost(int result)
     return result == -EPIPE || result == -ECONNRESET;
 }
 
-/* Send once, receive the answer, and progress before it. The connection is closed where
- * an answer could still come that nobody would expect. */
+/* Send once, with three segments or without (NULL), receive the answer, and progress
+ * before it. The connection is closed where an answer could still come that nobody would
+ * expect. */
 static int exchange(struct kvw_client *client, struct kvw_message *request,
-                    struct kvw_message *answer, struct wire_fds *fds,
-                    kvw_progress_fn *progress, void *context)
+                    const int *segments, struct kvw_message *answer,
+                    struct wire_fds *fds, kvw_progress_fn *progress, void *context)
 {
     request->request = ++client->request;
-    int result = wire_send(client->socket, request, wire_now_ms() + CALL_MS);
+    int result =
+        segments == NULL
+            ? wire_send(client->socket, request, wire_now_ms() + CALL_MS)
+            : offer_send(client->socket, request, segments, wire_now_ms() + CALL_MS);
     while (result == 0) {
         result = wire_receive(client->socket, client->packet, answer, fds,
                               wire_now_ms() + CALL_MS);
@@ -73,48 +79,112 @@ static int exchange(struct kvw_client *client, struct kvw_message *request,
     return result;
 }
 
-/* exchange() for messages without descriptors and progress. */
-static int ask(struct kvw_client *client, struct kvw_message *request,
-               struct kvw_message *answer)
+/* exchange() for messages without progress, whose answer has no descriptors. */
+static int ask_with(struct kvw_client *client, struct kvw_message *request,
+                    struct kvw_message *answer, const int *segments)
 {
     struct wire_fds fds;
-    int result = exchange(client, request, answer, &fds, NULL, NULL);
+    int result = exchange(client, request, segments, answer, &fds, NULL, NULL);
 
     if (result == 0)
         wire_fds_close(&fds, 0);
     return result;
 }
 
+static int ask(struct kvw_client *client, struct kvw_message *request,
+               struct kvw_message *answer)
+{
+    return ask_with(client, request, answer, NULL);
+}
+
 /* -------------------------------------------------------- reconnecting ---------- */
 
-static int resume(struct kvw_client *client, uint64_t attachment, bool *is_known)
+/* What became of an attachment, by the daemon's word. */
+enum fate {
+    FATE_KNOWN = 0,
+    FATE_UNKNOWN = 1, /* the daemon has no such attachment of this process */
+    FATE_UNTOLD = 2,  /* it does not say now: later */
+};
+
+static int resume(struct kvw_client *client, struct kvw_message *request,
+                  enum fate *fate)
 {
-    struct kvw_message request = {.type = KVW_MESSAGE_RESUME};
     struct kvw_message answer;
 
-    request.resume.attachment = attachment;
-    int result = ask(client, &request, &answer);
-    *is_known = result == 0 && answer.type == KVW_MESSAGE_RESUMED;
-    return result;
+    int result = ask(client, request, &answer);
+    if (result < 0)
+        return result;
+    *fate = answer.type == KVW_MESSAGE_RESUMED ? FATE_KNOWN
+            : answer.refused.error == ENOENT || answer.refused.error == EACCES
+                ? FATE_UNKNOWN
+                : FATE_UNTOLD;
+    return 0;
+}
+
+static int offer(struct kvw_client *client, struct kvw_cache *cache)
+{
+    struct kvw_message request = {.type = KVW_MESSAGE_OFFER};
+    struct kvw_message answer;
+
+    cache->is_lost = true;
+    if (!offer_request(cache, &request))
+        cache->attachment = 0;
+    else {
+        int result = ask_with(client, &request, &answer, cache->fds);
+        if (result < 0)
+            return result;
+        offer_conclude(cache, &answer);
+    }
+    return 0;
+}
+
+static int resume_cache(struct kvw_client *client, struct kvw_cache *cache)
+{
+    struct kvw_message request = {
+        .type = KVW_MESSAGE_RESUME,
+        .resume = {.attachment = cache->attachment, .slot = cache->slot}};
+    enum fate fate = FATE_UNTOLD;
+
+    if (cache->attachment == 0)
+        return 0;
+    offer_identify(cache, &request);
+    int result = resume(client, &request, &fate);
+    cache->is_lost = fate == FATE_UNTOLD;
+    return result == 0 && fate == FATE_UNKNOWN ? offer(client, cache) : result;
 }
 
 /* `request` is what the connection is made for: a detach is of an attachment that is
  * not in the list any more. */
 static int resume_all(struct kvw_client *client, const struct kvw_message *request)
 {
-    bool is_known;
+    struct kvw_message detached = {
+        .type = KVW_MESSAGE_RESUME,
+        .resume = {.attachment = request->detach.attachment,
+                   .slot = request->detach.slot,
+                   .uuid = request->detach.uuid,
+                   .uuid_bytes = request->detach.uuid_bytes}};
+    enum fate fate;
+    int result = 0;
+
+    for (struct kvw_cache *cache = client->caches; cache != NULL && result == 0;
+         cache = cache->next)
+        result = resume_cache(client, cache);
+    if (result == 0 && request->type == KVW_MESSAGE_DETACH)
+        result = resume(client, &detached, &fate);
+    return result;
+}
+
+/* Those that the daemon did not want yet: a reader's, before a worker of its cache has
+ * come back; all of them, while the daemon adopts nothing. */
+static int resume_lost(struct kvw_client *client)
+{
     int result = 0;
 
     for (struct kvw_cache *cache = client->caches; cache != NULL && result == 0;
          cache = cache->next) {
-        if (cache->attachment == 0)
-            continue;
-        result = resume(client, cache->attachment, &is_known);
-        if (result == 0 && !is_known)
-            cache->attachment = 0;
+        if (cache->is_lost && cache->attachment != 0)
+            result = resume_cache(client, cache);
     }
-    if (result == 0 && request->type == KVW_MESSAGE_DETACH)
-        result = resume(client, request->detach.attachment, &is_known);
     return result;
 }
 
@@ -136,6 +206,7 @@ static bool is_repeatable(const struct kvw_message *request)
     case KVW_MESSAGE_ATTACH:
     case KVW_MESSAGE_CREATE:
     case KVW_MESSAGE_DETACH:
+    case KVW_MESSAGE_RESTART:
     case KVW_MESSAGE_RESUME:
     case KVW_MESSAGE_STAT:
     case KVW_MESSAGE_WHO:
@@ -227,14 +298,13 @@ int client_call(struct kvw_client *client, struct kvw_message *request,
 
     KVW_CHECK(n_fds <= KVW_MESSAGE_FDS_MAX);
     for (uint32_t i = 0; i < CALL_TRIES; i++) {
-        if (client->socket < 0) {
-            result = reconnect(client, request);
-            if (is_lost(result) && !client->is_absent)
-                continue;
-            if (result < 0)
-                return result;
-        }
-        result = exchange(client, request, answer, &got, progress, context);
+        bool is_new = client->socket < 0;
+        result = is_new ? reconnect(client, request) : resume_lost(client);
+        if (is_lost(result) && !client->is_absent)
+            continue;
+        if (result < 0)
+            return is_new ? result : fail_call(client, request, result);
+        result = exchange(client, request, NULL, answer, &got, progress, context);
         if (result == 0)
             return conclude(client, request, answer, &got, fds, n_fds);
         if (!is_lost(result) || (result == -EPIPE && !is_repeatable(request)))

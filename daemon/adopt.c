@@ -13,9 +13,11 @@
 #include <string.h>
 
 #include "daemon/attachment.h"
+#include "daemon/await.h"
 #include "daemon/cache.h"
 #include "daemon/host.h"
 #include "daemon/link.h"
+#include "daemon/restart.h"
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 
@@ -97,7 +99,7 @@ static bool is_marked_removed(const struct cache *cache)
     return load_acquire(&header->state) != KVW_CONTROL_LIVE;
 }
 
-static void adopt_cache(struct daemon *daemon, struct link_entry *entry,
+static void adopt_cache(struct daemon *daemon, struct store_entry *entry,
                         bool is_removed)
 {
     struct kvw_refusal refusal;
@@ -152,7 +154,7 @@ static bool parse_place(const char *name, struct place *place)
                   &place->pid, &place->since_ns) == 7;
 }
 
-static void adopt_attachment(struct daemon *daemon, struct link_entry *entry)
+static void adopt_attachment(struct daemon *daemon, struct store_entry *entry)
 {
     struct place place;
 
@@ -196,8 +198,12 @@ static void set_seats(struct cache *cache)
 
         if (owner != NULL &&
             (state != KVW_SEAT_OWNED || load_relaxed(&seat->owner) != owner->id)) {
-            attachment_seat(owner, load_relaxed(&seat->incarnation) + 1);
-        } else if (owner == NULL && state == KVW_SEAT_OWNED) {
+            /* Owned under another number: it was placed after an offer, which leaves the
+             * incarnation as it is. */
+            attachment_seat(owner, load_relaxed(&seat->incarnation) +
+                                       (state != KVW_SEAT_OWNED));
+        } else if (owner == NULL && state == KVW_SEAT_OWNED &&
+                   cache->meta.offered_slots == 0) {
             store_relaxed(&seat->owner, 0);
             store_release(&seat->state, KVW_SEAT_DEAD);
             cache_wake(cache, rank);
@@ -212,54 +218,54 @@ static void settle(struct daemon *daemon, struct cache *cache)
     bool was_attached = load_relaxed(&header->attachments_high) > 0;
 
     set_seats(cache);
-    if (cache->n_attachments == 0 &&
+    await_describe(cache);
+    cache->is_awaiting = cache->n_attachments == 0 && await_is_any(cache);
+    if (cache->n_attachments == 0 && !cache->is_awaiting &&
         (cache->state == CACHE_REMOVED ||
          (cache->meta.lifetime == LIFETIME_JOB && was_attached)))
         cache_unused(daemon, cache);
 }
 
-static bool is_named(const struct link_entry *entry, const char *prefix)
+static bool is_named(const struct store_entry *entry, const char *prefix)
 {
     return strncmp(entry->name, prefix, strlen(prefix)) == 0;
 }
 
-static void adopt_descriptor(struct link_entry *entry, const char *name, int *fd)
-{
-    if (strcmp(entry->name, name) == 0 && entry->n_fds == 1) {
-        *fd = entry->fds[0];
-        entry->n_fds = 0;
-    }
-}
-
 int adopt_all(struct daemon *daemon)
 {
-    struct link_entry *entries = NULL;
+    struct store_entry *entries = NULL;
 
-    int error = link_open(daemon, &entries);
-    for (struct link_entry *e = entries; e != NULL && error == 0; e = e->next) {
-        adopt_descriptor(e, "listen", &daemon->listen_fd);
-        adopt_descriptor(e, "lock", &daemon->lock_fd);
+    int error = daemon->store->load(daemon, &entries);
+    if (error == 0) {
+        daemon->listen_fd = store_entry_take(entries, "listen");
+        daemon->lock_fd = store_entry_take(entries, "lock");
+        if (daemon->listen_fd < 0 || daemon->lock_fd < 0)
+            error = -EBADF;
     }
-    if (error == 0 && (daemon->listen_fd < 0 || daemon->lock_fd < 0))
-        error = -EBADF;
+    if (error == 0)
+        error = restart_judge(daemon, entries);
+    if (error != 0 || daemon->is_holding) {
+        daemon->held = entries;
+        return error;
+    }
     /* Removed ones first: of a cache that is there twice, its change of state was
      * begun. */
-    for (struct link_entry *e = entries; e != NULL && error == 0; e = e->next) {
+    for (struct store_entry *e = entries; e != NULL; e = e->next) {
         if (is_named(e, "removed."))
             adopt_cache(daemon, e, true);
     }
-    for (struct link_entry *e = entries; e != NULL && error == 0; e = e->next) {
+    for (struct store_entry *e = entries; e != NULL; e = e->next) {
         if (is_named(e, "cache."))
             adopt_cache(daemon, e, false);
     }
-    for (struct link_entry *e = entries; e != NULL && error == 0; e = e->next) {
+    for (struct store_entry *e = entries; e != NULL; e = e->next) {
         if (is_named(e, "attach."))
             adopt_attachment(daemon, e);
     }
-    link_entries_free(entries);
-    for (uint32_t i = 0; i < KVW_CACHES_MAX && error == 0; i++) {
+    store_entries_free(entries);
+    for (uint32_t i = 0; i < KVW_CACHES_MAX; i++) {
         if (daemon->caches[i] != NULL)
             settle(daemon, daemon->caches[i]);
     }
-    return error;
+    return restart_adopted(daemon);
 }

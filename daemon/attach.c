@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/attachment.h"
+#include "daemon/await.h"
 #include "daemon/cache.h"
 #include "daemon/host.h"
 #include "daemon/link.h"
@@ -35,6 +36,21 @@ static int refuse_held(const struct attachment *holder, struct kvw_refusal *refu
                   holder->cache->meta.name, holder->peer.pid,
                   holder->client != NULL ? "connected" : "which lost its connection",
                   since);
+}
+
+/* Its owner may live, and store: it was attached when daemon and keeper were lost. */
+static int refuse_awaited(const struct cache *cache, uint32_t rank,
+                          struct kvw_refusal *refusal)
+{
+    const struct kvw_seat *seat =
+        layout_seat(cache->segment[SEGMENT_CONTROL].base, &cache->layout, rank);
+    uint32_t pid = load_relaxed(&seat->pid);
+
+    return refuse(
+        refusal, -EBUSY, 0, pid,
+        "rank %u of '%s' was held by pid %u%s when daemon and keeper were lost; "
+        "it has not made a call since, and is awaited until it is dead",
+        rank, cache->meta.name, pid, pid == 0 ? " (in another PID namespace)" : "");
 }
 
 static int find_attachable(const struct daemon *daemon, const char *name,
@@ -85,7 +101,7 @@ static bool is_own_orphan(const struct client *client, const struct attachment *
 static int find_slot(const struct cache *cache, uint32_t *slot,
                      struct kvw_refusal *refusal)
 {
-    for (uint32_t s = 0; s < KVW_ATTACHMENTS_MAX; s++) {
+    for (uint32_t s = cache->meta.offered_slots; s < KVW_ATTACHMENTS_MAX; s++) {
         if (cache->by_slot[s] == NULL) {
             *slot = s;
             return 0;
@@ -114,7 +130,17 @@ static int open_descriptors(const struct cache *cache, bool is_reader,
     return 0;
 }
 
-/* The tables, then the keeper, then the seat; nothing of it on failure. */
+int attachment_open_peer(const struct client *client, struct peer *peer)
+{
+    int error = peer_of(client->socket, peer);
+
+    if (error != 0 || peer_is_same(&client->peer, peer))
+        return error;
+    peer_close(peer);
+    return -ESRCH;
+}
+
+/* The tables, then the store, then the seat; nothing of it on failure. */
 static int enter(struct daemon *daemon, struct client *client, struct cache *cache,
                  uint32_t rank, struct reply *reply, struct kvw_refusal *refusal)
 {
@@ -127,7 +153,7 @@ static int enter(struct daemon *daemon, struct client *client, struct cache *cac
         return error;
     error = open_descriptors(cache, rank == KVW_RANK_READER, reply);
     if (error == 0)
-        error = peer_copy(&client->peer, &peer);
+        error = attachment_open_peer(client, &peer);
     if (error != 0)
         return refuse(refusal, error, N_SEGMENTS + 1, 0,
                       "attach to '%s': the daemon has no descriptors left: %s",
@@ -179,6 +205,8 @@ int attachment_serve_attach(struct daemon *daemon, struct client *client,
         attachment_end(daemon, holder, ENDING_REPLACED);
     else if (holder != NULL)
         return refuse_held(holder, refusal);
+    else if (rank != KVW_RANK_READER && await_is_rank(cache, rank))
+        return refuse_awaited(cache, rank, refusal);
     reply->message.type = KVW_MESSAGE_ATTACHED;
     error = enter(daemon, client, cache, rank, reply, refusal);
     if (error == 0)
@@ -188,16 +216,37 @@ int attachment_serve_attach(struct daemon *daemon, struct client *client,
     return error;
 }
 
-static int find_own(const struct daemon *daemon, const struct client *client,
-                    uint64_t id, struct attachment **out, struct kvw_refusal *refusal)
-{
-    struct attachment *attachment = attachment_find(daemon, id);
+/* What detach and resume say: the number may have been given again by a daemon that
+ * found nothing kept. */
+struct meant {
+    uint64_t id;
+    uint32_t slot;
+    const uint8_t *uuid;
+    uint32_t uuid_bytes; /* 0 = whichever has the number */
+};
 
-    if (attachment == NULL)
-        return refuse(refusal, -ENOENT, 0, 0, "there is no attachment %" PRIu64, id);
+static bool is_meant(const struct attachment *attachment, const struct meant *meant)
+{
+    const struct cache_meta *meta = &attachment->cache->meta;
+
+    return meant->uuid_bytes == 0 ||
+           (meant->uuid_bytes == sizeof meta->uuid &&
+            memcmp(meant->uuid, meta->uuid, sizeof meta->uuid) == 0 &&
+            meant->slot == attachment->slot);
+}
+
+static int find_own(const struct daemon *daemon, const struct client *client,
+                    const struct meant *meant, struct attachment **out,
+                    struct kvw_refusal *refusal)
+{
+    struct attachment *attachment = attachment_find(daemon, meant->id);
+
+    if (attachment == NULL || !is_meant(attachment, meant))
+        return refuse(refusal, -ENOENT, 0, 0, "there is no attachment %" PRIu64,
+                      meant->id);
     if (!peer_is_same(&client->peer, &attachment->peer))
         return refuse(refusal, -EACCES, attachment->peer.pid, client->peer.pid,
-                      "attachment %" PRIu64 " is of pid %u, not of pid %u", id,
+                      "attachment %" PRIu64 " is of pid %u, not of pid %u", meant->id,
                       attachment->peer.pid, client->peer.pid);
     *out = attachment;
     return 0;
@@ -208,9 +257,10 @@ int attachment_serve_detach(struct daemon *daemon, struct client *client,
                             struct kvw_refusal *refusal)
 {
     struct attachment *attachment = NULL;
+    const struct meant meant = {request->detach.attachment, request->detach.slot,
+                                request->detach.uuid, request->detach.uuid_bytes};
 
-    int error =
-        find_own(daemon, client, request->detach.attachment, &attachment, refusal);
+    int error = find_own(daemon, client, &meant, &attachment, refusal);
     if (error != 0)
         return error;
     attachment_end(daemon, attachment, ENDING_DETACHED);
@@ -224,9 +274,10 @@ int attachment_serve_resume(struct daemon *daemon, struct client *client,
                             struct kvw_refusal *refusal)
 {
     struct attachment *attachment = NULL;
+    const struct meant meant = {request->resume.attachment, request->resume.slot,
+                                request->resume.uuid, request->resume.uuid_bytes};
 
-    int error =
-        find_own(daemon, client, request->resume.attachment, &attachment, refusal);
+    int error = find_own(daemon, client, &meant, &attachment, refusal);
     if (error != 0)
         return error;
     attachment->client = client;

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdlib.h>
 
+#include "daemon/await.h"
 #include "daemon/cache.h"
 #include "daemon/host.h"
 #include "daemon/link.h"
@@ -114,6 +115,21 @@ static void tell_kicked(struct daemon *daemon, const struct attachment *attachme
     }
 }
 
+void attachment_forget(struct daemon *daemon, struct attachment *attachment)
+{
+    struct cache *cache = attachment->cache;
+
+    ring_poll_cancel(daemon->ring, tag_of(attachment));
+    cache->by_slot[attachment->slot] = NULL;
+    cache->n_attachments--;
+    if (attachment->rank != KVW_RANK_READER)
+        cache->owner[attachment->rank] = NULL;
+    daemon->attachments[attachment->index] = NULL;
+    daemon->n_attachments--;
+    peer_close(&attachment->peer);
+    free(attachment);
+}
+
 void attachment_end(struct daemon *daemon, struct attachment *attachment,
                     enum ending ending)
 {
@@ -123,18 +139,12 @@ void attachment_end(struct daemon *daemon, struct attachment *attachment,
         leave_seat(attachment, ending);
     clear_pins(cache, attachment->slot);
     link_drop_attachment(daemon, attachment);
-
-    ring_poll_cancel(daemon->ring, tag_of(attachment));
-    cache->by_slot[attachment->slot] = NULL;
-    cache->n_attachments--;
-    if (attachment->rank != KVW_RANK_READER)
-        cache->owner[attachment->rank] = NULL;
-    daemon->attachments[attachment->index] = NULL;
-    daemon->n_attachments--;
     tell_kicked(daemon, attachment);
-    peer_close(&attachment->peer);
-    free(attachment);
-    if (ending != ENDING_REPLACED)
+    attachment_forget(daemon, attachment);
+    if (ending == ENDING_REPLACED)
+        return;
+    cache->is_awaiting = cache->n_attachments == 0 && await_is_any(cache);
+    if (!cache->is_awaiting)
         cache_unused(daemon, cache);
 }
 

@@ -43,6 +43,17 @@ struct attachment *attachment_add(struct daemon *daemon, struct cache *cache,
 /** Write the seat of an attachment's rank: owned from now on. */
 void attachment_seat(const struct attachment *attachment, uint64_t incarnation);
 
+/** Undo attachment_add(): seat, pins and store are as they were. */
+void attachment_forget(struct daemon *daemon, struct attachment *attachment);
+
+/**
+ * A client's process once more, with a pidfd of its own, not a copy of the connection's:
+ * systemd's store takes copies of one descriptor for one.
+ *
+ * @return 0; -ESRCH (it is gone); another -errno.
+ */
+KVW_NODISCARD int attachment_open_peer(const struct client *client, struct peer *peer);
+
 /** Clear what it leaves, tell who waits, forget it. The cache may be gone afterwards.
  */
 void attachment_end(struct daemon *daemon, struct attachment *attachment,

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,9 +16,6 @@
 #include "daemon/host.h"
 #include "daemon/request.h"
 #include "proto/base/cleanup.h"
-
-#define ACCEPT_RETRY_NS 100000000ull
-#define ACCEPTS_AT_ONCE 64u
 
 static struct ring_tag tag_of(const struct client *client, enum ring_kind kind)
 {
@@ -83,13 +79,15 @@ void client_close(struct daemon *daemon, struct client *client)
     free_if_quiet(daemon, client);
 }
 
-static void receive(struct daemon *daemon, struct client *client)
+void client_receive(struct daemon *daemon, struct client *client)
 {
     client->receive_body =
         (struct iovec){.iov_base = client->packet, .iov_len = sizeof client->packet};
-    /* No room for descriptors: the kernel closes what a peer attaches, and says so. */
     client->receive_head =
-        (struct msghdr){.msg_iov = &client->receive_body, .msg_iovlen = 1};
+        (struct msghdr){.msg_iov = &client->receive_body,
+                        .msg_iovlen = 1,
+                        .msg_control = client->receive_control,
+                        .msg_controllen = sizeof client->receive_control};
     client->is_receiving = true;
     ring_receive(daemon->ring, client->socket, &client->receive_head,
                  tag_of(client, RING_RECEIVE));
@@ -117,117 +115,6 @@ static void send_first(struct daemon *daemon, struct client *client)
               tag_of(client, RING_SEND));
 }
 
-/* ---- accept ---- */
-
-/*
- * A poll, not io_uring's own accept: that one waits exclusively, and the ring of a
- * daemon that was just killed takes some milliseconds to go. Its accept, still in the
- * queue of the listener that both share, then takes the one wake-up that was ours, and
- * a client waits until the next one comes (seen in one restart of twelve).
- */
-void client_accept(struct daemon *daemon)
-{
-    daemon->accept_ns = NEVER_NS;
-    ring_poll(daemon->ring, daemon->listen_fd, POLLIN,
-              (struct ring_tag){.kind = RING_ACCEPT});
-}
-
-/* Out of descriptors: hang up on whoever waits, by means of the one in reserve. */
-static void shed(struct daemon *daemon)
-{
-    struct pollfd waiting = {.fd = daemon->listen_fd, .events = POLLIN};
-
-    kvw_fd_cleanup(&daemon->spare_fd);
-    /* All that wait now, not one at each retry: each of them learns it at once. */
-    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE && poll(&waiting, 1, 0) > 0; i++) {
-        int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd < 0)
-            break;
-        close(fd);
-        log_peer(&daemon->log, LOG_WARN,
-                 "connection refused: out of descriptors clients %u",
-                 daemon->n_clients);
-    }
-    daemon->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
-static uint32_t free_slot(const struct daemon *daemon)
-{
-    uint32_t slot = 0;
-
-    while (slot < KVW_CLIENTS_MAX && daemon->clients[slot] != NULL)
-        slot++;
-    return slot;
-}
-
-/* One packet that says why, if there is room for it, and goodbye. */
-static void refuse_connection(int socket, int error, const char *text)
-{
-    uint8_t packet[1024];
-    struct kvw_message message = {.type = KVW_MESSAGE_REFUSED,
-                                  .refused = {.error = (uint32_t)-error,
-                                              .need = KVW_CLIENTS_MAX + 1,
-                                              .have = KVW_CLIENTS_MAX}};
-
-    memcpy(message.refused.text, text, strnlen(text, sizeof message.refused.text - 1));
-    int n_bytes = message_encode(&message, packet, sizeof packet);
-    if (n_bytes > 0)
-        (void)send(socket, packet, (size_t)n_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-static void welcome(struct daemon *daemon, int socket)
-{
-    KVW_CLEANUP(kvw_fd_cleanup)
-    int owned = socket;
-    uint32_t slot = free_slot(daemon);
-
-    if (slot == KVW_CLIENTS_MAX) {
-        refuse_connection(owned, -EMFILE,
-                          "the daemon serves as many clients as it can");
-        log_peer(&daemon->log, LOG_WARN, "connection refused: clients %u",
-                 daemon->n_clients);
-        return;
-    }
-    struct client *client = calloc(1, sizeof *client);
-    if (client == NULL)
-        return;
-    int error = peer_of(owned, &client->peer);
-    if (error != 0) {
-        log_peer(&daemon->log, LOG_WARN, "connection refused: peer unknown: %s",
-                 strerrordesc_np(-error));
-        free(client);
-        return;
-    }
-    client->slot = slot;
-    client->generation = daemon->generation++ & RING_GENERATION_MASK;
-    client->socket = take_fd(&owned);
-    daemon->clients[slot] = client;
-    daemon->n_clients++;
-    receive(daemon, client);
-}
-
-void client_accepted(struct daemon *daemon)
-{
-    if (daemon->is_stopping)
-        return;
-    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE; i++) {
-        int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-        if (fd >= 0) {
-            welcome(daemon, fd);
-        } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
-                   errno == ENOBUFS) {
-            /* Those who wait keep the listener ready: looking again at once would spin.
-             */
-            shed(daemon);
-            daemon->accept_ns = host_now_ns() + ACCEPT_RETRY_NS;
-            return;
-        } else if (errno == EAGAIN) {
-            break;
-        }
-    }
-    client_accept(daemon);
-}
-
 /* ---- receive ---- */
 
 static void drop(struct daemon *daemon, struct client *client, const char *why)
@@ -250,6 +137,31 @@ static void refuse_and_drop(struct daemon *daemon, struct client *client,
     client_refuse(daemon, client, request, error, &refusal);
 }
 
+/* Own every descriptor that arrived. More than there is room for are closed by the
+ * kernel, which says so. */
+static void collect_fds(struct client *client)
+{
+    struct msghdr *head = &client->receive_head;
+
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(head); part != NULL;
+         part = CMSG_NXTHDR(head, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t n_fds = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < n_fds && client->n_fds < KVW_MESSAGE_FDS_MAX; i++) {
+            int *fd = &client->fds[client->n_fds++];
+            memcpy(fd, CMSG_DATA(part) + i * sizeof *fd, sizeof *fd);
+            (void)fcntl(*fd, F_SETFD, FD_CLOEXEC);
+        }
+    }
+}
+
+static void close_fds(struct client *client)
+{
+    while (client->n_fds > 0)
+        kvw_fd_cleanup(&client->fds[--client->n_fds]);
+}
+
 static void take_packet(struct daemon *daemon, struct client *client, size_t n_bytes)
 {
     struct kvw_message message;
@@ -262,12 +174,17 @@ static void take_packet(struct daemon *daemon, struct client *client, size_t n_b
     }
     if ((flags & MSG_CTRUNC) != 0) {
         refuse_and_drop(daemon, client, 0, -EPROTO,
-                        "a message with descriptors, which no request has");
+                        "a message with more descriptors than any request has");
         return;
     }
     if (message_decode(client->packet, n_bytes, &message) != 0) {
         refuse_and_drop(daemon, client, message.request, -EPROTO,
                         "a message that does not decode");
+        return;
+    }
+    if (client->n_fds > 0 && message.type != KVW_MESSAGE_OFFER) {
+        refuse_and_drop(daemon, client, message.request, -EPROTO,
+                        "a message with descriptors, which only an offer has");
         return;
     }
     if (!client->is_greeted && message.type != KVW_MESSAGE_HELLO) {
@@ -286,11 +203,14 @@ void client_received(struct daemon *daemon, const struct ring_event *event)
         return;
     client->is_receiving = false;
     if (client->is_closing) {
+        if (event->result > 0)
+            collect_fds(client);
+        close_fds(client);
         free_if_quiet(daemon, client);
         return;
     }
     if (event->result == -EINTR || event->result == -EAGAIN) {
-        receive(daemon, client);
+        client_receive(daemon, client);
         return;
     }
     /* End of file and an empty packet look the same; neither is a request. */
@@ -300,12 +220,14 @@ void client_received(struct daemon *daemon, const struct ring_event *event)
     }
     /* Serving may close, but not free, it: this is another operation in flight. */
     client->is_receiving = true;
+    collect_fds(client);
     take_packet(daemon, client, (size_t)event->result);
+    close_fds(client);
     client->is_receiving = false;
     if (client->is_closing)
         free_if_quiet(daemon, client);
     else if (!client->is_last && !daemon->is_stopping)
-        receive(daemon, client);
+        client_receive(daemon, client);
 }
 
 /* ---- send ---- */

@@ -18,6 +18,9 @@ void client_accept(struct daemon *daemon);
 /** Connections wait. */
 void client_accepted(struct daemon *daemon);
 
+/** Wait for the next message of a client. */
+void client_receive(struct daemon *daemon, struct client *client);
+
 /** A completion of receive or send. */
 void client_received(struct daemon *daemon, const struct ring_event *event);
 void client_sent(struct daemon *daemon, const struct ring_event *event);

@@ -14,12 +14,13 @@
 
 #include "daemon/adopt.h"
 #include "daemon/attachment.h"
+#include "daemon/await.h"
 #include "daemon/cache.h"
 #include "daemon/client.h"
 #include "daemon/create.h"
 #include "daemon/host.h"
 #include "daemon/kept.h"
-#include "daemon/link.h"
+#include "daemon/store.h"
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 
@@ -42,6 +43,8 @@ static void take_signal(struct daemon *daemon)
     if (read(daemon->signals, &info, sizeof info) == sizeof info) {
         log_line(&daemon->log, LOG_INFO, "stopping signal %u from %u", info.ssi_signo,
                  info.ssi_pid);
+        /* systemd decides what becomes of its store. */
+        daemon->is_leaving = daemon->options->is_systemd;
         daemon_stop(daemon, EXIT_CODE_OK);
     }
     ring_poll(daemon->ring, daemon->signals, POLLIN,
@@ -66,7 +69,7 @@ static void dispatch(struct daemon *daemon, const struct ring_event *event)
         attachment_event(daemon, event);
         break;
     case RING_KEEPER:
-        link_event(daemon, event);
+        daemon->store->event(daemon, event);
         break;
     case RING_SIGNAL:
         take_signal(daemon);
@@ -81,13 +84,15 @@ static void dispatch(struct daemon *daemon, const struct ring_event *event)
 static uint64_t tick(struct daemon *daemon)
 {
     uint64_t now_ns = host_now_ns();
-    uint64_t next_ns = cache_expire(daemon, now_ns);
+    uint64_t next_ns = await_sweep(daemon, now_ns);
+
+    next_ns = min_u64(next_ns, cache_expire(daemon, now_ns));
 
     if (daemon->accept_ns <= now_ns)
         client_accept(daemon);
-    link_tick(daemon, now_ns);
+    daemon->store->tick(daemon, now_ns);
     if (daemon->options->is_embedded && daemon->n_clients == 0 &&
-        daemon->n_caches == 0) {
+        daemon->n_caches == 0 && !daemon->is_holding) {
         uint64_t end_ns = daemon->idle_ns + daemon->options->linger_ns;
         if (end_ns <= now_ns) {
             log_line(&daemon->log, LOG_INFO, "stopping, nobody needs this daemon");
@@ -158,21 +163,23 @@ static int begin(struct daemon *daemon)
     }
     error = adopt_all(daemon);
     if (error != 0) {
-        log_line(&daemon->log, LOG_ERROR, "cannot load from the keeper: %s",
+        log_line(&daemon->log, LOG_ERROR, "cannot adopt what is kept: %s",
                  strerrordesc_np(-error));
-        return EXIT_CODE_FAILED;
+        return error == -EPROTO ? EXIT_CODE_LAYOUT : EXIT_CODE_FAILED;
     }
-    daemon->has_peerpidfd = peer_has_pidfd_option(daemon->keeper_socket);
+    daemon->has_peerpidfd = peer_has_pidfd_option(daemon->listen_fd);
     daemon->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     write_pid(daemon);
     ring_poll(daemon->ring, daemon->signals, POLLIN,
               (struct ring_tag){.kind = RING_SIGNAL});
     (void)fcntl(daemon->listen_fd, F_SETFL, O_NONBLOCK);
     client_accept(daemon);
+    daemon->store->serving(daemon);
     log_line(&daemon->log, LOG_INFO,
-             "serving socket %s keeper %u restarts %u caches %u attachments %u",
-             daemon->options->socket_path, daemon->keeper_pid,
-             daemon->options->n_restarts, daemon->n_caches, daemon->n_attachments);
+             "%s socket %s version %s keeper %u restarts %u caches %u attachments %u",
+             daemon->is_holding ? "holding" : "serving", daemon->options->socket_path,
+             DAEMON_VERSION, daemon->keeper_pid, daemon->options->n_restarts,
+             daemon->n_caches, daemon->n_attachments);
     return EXIT_CODE_OK;
 }
 
@@ -210,6 +217,8 @@ static void free_all(struct daemon *daemon)
     for (uint32_t i = 0; i < KVW_CLIENTS_MAX; i++)
         client_free(daemon, daemon->clients[i]);
     daemon->placement = placement_close(daemon->placement);
+    store_entries_free(daemon->held);
+    store_entries_free(daemon->stored);
 }
 
 int daemon_run(const struct options *options)
@@ -223,6 +232,8 @@ int daemon_run(const struct options *options)
         .options = options,
         .log = {.level = options->log_level, .role = "daemon"},
         .started_ns = host_wall_ns(),
+        .store = options->is_systemd ? &store_systemd : &store_keeper,
+        .stamp_fd = -1,
         .listen_fd = -1,
         .lock_fd = -1,
         .spare_fd = -1,
@@ -241,9 +252,12 @@ int daemon_run(const struct options *options)
     daemon->exit_code = begin(daemon);
     if (daemon->exit_code == EXIT_CODE_OK) {
         serve(daemon);
-        announce_end(daemon);
+        if (!daemon->is_leaving)
+            announce_end(daemon);
+    } else if (daemon->exit_code == EXIT_CODE_LAYOUT) {
+        daemon->is_leaving = true;
     }
-    link_stop(daemon, daemon->exit_code);
+    int exit_code = daemon->store->stop(daemon, daemon->exit_code, !daemon->is_leaving);
     free_all(daemon);
-    return daemon->exit_code;
+    return exit_code;
 }

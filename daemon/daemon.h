@@ -55,7 +55,7 @@ struct cache_meta {
     uint32_t mode;
     uint32_t lifetime;
     uint32_t placement;
-    uint32_t reserved;
+    uint32_t offered_slots; /* it came back by an offer: slots below are for offers */
     uint8_t uuid[16];
     char name[KVW_NAME_MAX + 1];
     struct kvw_geometry geometry;
@@ -75,6 +75,8 @@ enum { /* segments, in the order in which they are allocated and sent */
 };
 
 struct attachment;
+struct store;
+struct store_entry;
 
 struct cache {
     uint32_t slot;       /* in daemon.caches */
@@ -93,6 +95,10 @@ struct cache {
     uint32_t allocating; /* segment */
     uint64_t offset;     /* in it */
     bool is_cancelled;   /* roll back when the slice in flight is done */
+
+    /* While offered_slots > 0; await.h. */
+    uint64_t sweep_ns; /* when to look for the dead again */
+    bool is_awaiting;  /* unused, but an owner may come back */
 
     uint32_t n_attachments;
     struct attachment *by_slot[KVW_ATTACHMENTS_MAX];
@@ -154,6 +160,10 @@ struct client {
     struct iovec send_body;
     _Alignas(struct cmsghdr) char send_control[CMSG_SPACE(KVW_MESSAGE_FDS_MAX *
                                                           sizeof(int))];
+    _Alignas(struct cmsghdr) char receive_control[CMSG_SPACE(KVW_MESSAGE_FDS_MAX *
+                                                             sizeof(int))];
+    int fds[KVW_MESSAGE_FDS_MAX]; /* of the message that is served; -1 = taken */
+    uint32_t n_fds;
     char program[64];
     uint8_t packet[KVW_MESSAGE_MAX];
 };
@@ -173,9 +183,13 @@ struct daemon {
     int own_pidfd;
     uint64_t accept_ns; /* when the listener is looked at again, or NEVER_NS */
 
-    int keeper_socket; /* -1 = none */
-    int keeper_pidfd;  /* of a keeper that we started, or -1 */
-    uint32_t keeper_pid;
+    const struct store *store;
+    struct store_entry *stored; /* systemd: names of what it has */
+    struct store_entry *held;   /* while holding: what is kept, and left alone */
+    int stamp_fd;        /* whose layout the store's caches have; -1 = not yet known */
+    int keeper_socket;   /* to the store; -1 = none */
+    int keeper_pidfd;    /* of a keeper that we started, or -1 */
+    uint32_t keeper_pid; /* 0 = systemd is the store */
     uint32_t keeper_generation; /* of its hang-up poll */
     struct backoff keeper_starts;
     uint64_t keeper_ns; /* while there is none: when the next one may be started */
@@ -194,7 +208,10 @@ struct daemon {
     bool is_stopping;
     int exit_code;
     uint64_t stop_ns; /* while stopping: when unsent answers are given up */
+    bool is_leaving;  /* stopping, but the caches stay in the store */
+    bool is_holding;  /* nothing is adopted: what is kept has another layout */
     bool has_peerpidfd;
+    char words[256]; /* what a restart left to be said; "" = nothing */
 };
 
 /**

@@ -7,8 +7,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -17,91 +19,111 @@
 #include <unistd.h>
 
 #include "daemon/host.h"
+#include "daemon/keep.h"
 #include "daemon/kept.h"
 #include "daemon/log.h"
+#include "daemon/segment.h"
 #include "daemon/spawn.h"
+#include "daemon/succeed.h"
 #include "proto/base/cleanup.h"
 
-#define STOP_NS 10000000000ull /* a daemon that does not stop for so long is killed */
+#define STOP_NS 10000000000ull  /* a daemon that does not stop for so long is killed */
+#define TRIAL_NS 10000000000ull /* ... and a new program that does not serve */
 
-struct entry {
-    char name[KEPT_NAME_MAX + 1];
-    int fds[KEPT_FDS_MAX];
-    uint32_t n_fds;
-};
+#define N_ENTRIES_EMPTY 3u /* listen, lock, layout */
 
 struct keeper {
     const struct options *options;
     struct log log;
-    struct entry *entries; /* KEPT_ENTRIES_MAX */
-    uint32_t n_entries;
-    int socket;    /* -1 = the daemon hung up */
-    int daemon_fd; /* pidfd; -1 = no daemon now */
-    int signals;   /* signalfd */
-    uint32_t n_restarts;
+    struct keep keep;
+    struct hands
+        hands;   /* socket -1 = the daemon hung up; daemon_fd -1 = there is none */
+    int signals; /* signalfd */
     struct backoff starts;
     uint64_t start_ns; /* when the next daemon is due, while there is none */
     uint64_t kill_ns;  /* while stopping: when patience ends */
+    uint64_t trial_ns; /* while a new program is tried: when patience ends */
     bool is_stopping;
+    bool is_succeeding; /* the daemon of the program before this one is about to end */
     int exit_code;
 };
 
-static struct entry *entry_find(struct keeper *keeper, const char *name)
+/* A program that has not served yet, and the one before it to go back to. */
+static bool is_trial(const struct keeper *keeper)
 {
-    for (uint32_t i = 0; i < keeper->n_entries; i++) {
-        if (strcmp(keeper->entries[i].name, name) == 0)
-            return &keeper->entries[i];
-    }
-    return NULL;
-}
-
-static void entry_close(struct entry *entry)
-{
-    while (entry->n_fds > 0)
-        close(entry->fds[--entry->n_fds]);
-}
-
-static void entry_drop(struct keeper *keeper, const char *name)
-{
-    struct entry *entry = entry_find(keeper, name);
-
-    if (entry == NULL)
-        return;
-    entry_close(entry);
-    *entry = keeper->entries[--keeper->n_entries];
-}
-
-/* Takes the descriptors on success. */
-static int entry_put(struct keeper *keeper, const char *name, const int *fds,
-                     uint32_t n_fds)
-{
-    struct entry *entry = entry_find(keeper, name);
-
-    if (entry == NULL && keeper->n_entries == KEPT_ENTRIES_MAX)
-        return -ENFILE;
-    if (entry == NULL)
-        entry = &keeper->entries[keeper->n_entries++];
-    else
-        entry_close(entry);
-    memcpy(entry->name, name, strnlen(name, KEPT_NAME_MAX) + 1);
-    for (uint32_t i = 0; i < n_fds; i++)
-        entry->fds[i] = fds[i];
-    entry->n_fds = n_fds;
-    return 0;
+    return keep_find(&keeper->keep, "previous") != NULL;
 }
 
 static int send_all(struct keeper *keeper)
 {
     struct kept_packet packet = {.kind = KEPT_ENTRY};
 
-    for (uint32_t i = 0; i < keeper->n_entries; i++) {
-        const struct entry *entry = &keeper->entries[i];
+    for (uint32_t i = 0; i < keeper->keep.n_entries; i++) {
+        const struct keep_entry *entry = &keeper->keep.entries[i];
         memcpy(packet.name, entry->name, sizeof packet.name);
-        int error = kept_send(keeper->socket, &packet, entry->fds, entry->n_fds);
+        int error = kept_send(keeper->hands.socket, &packet, entry->fds, entry->n_fds);
         if (error != 0)
             return error;
     }
     return (int)getpid();
+}
+
+/* Returns only if it fails; the new program answers the daemon. */
+static int become_installed(struct keeper *keeper)
+{
+    char path[PATH_MAX];
+    int self = succeed_open_self();
+    int error = self < 0 ? self : succeed_path(path);
+
+    if (error == 0)
+        error = keep_put(&keeper->keep, "previous", &self, 1);
+    if (error != 0) {
+        kvw_fd_cleanup(&self);
+        return error;
+    }
+    keep_drop(&keeper->keep, "refused");
+    log_line(&keeper->log, LOG_INFO, "restarting program %s", path);
+    keeper->hands.has_answer_due = true;
+    error = succeed_exec(path, keeper->options, &keeper->keep, &keeper->hands);
+    keeper->hands.has_answer_due = false;
+    keep_drop(&keeper->keep, "previous");
+    log_line(&keeper->log, LOG_ERROR, "cannot become %s: %s", path,
+             strerrordesc_np(-error));
+    return error;
+}
+
+static int serve_request(struct keeper *keeper, const struct kept_packet *packet,
+                         const int *fds, uint32_t *n_fds)
+{
+    int result = 0;
+
+    switch (packet->kind) {
+    case KEPT_PUT:
+        result = keep_put(&keeper->keep, packet->name, fds, *n_fds);
+        if (result == 0)
+            *n_fds = 0;
+        break;
+    case KEPT_DROP:
+        keep_drop(&keeper->keep, packet->name);
+        break;
+    case KEPT_LOAD:
+        result = send_all(keeper);
+        break;
+    case KEPT_STOP:
+        /* One that could not even begin does not decide what becomes of the caches. */
+        if (packet->value != 0 && keeper->keep.n_entries > N_ENTRIES_EMPTY)
+            break;
+        keeper->is_stopping = true;
+        keeper->exit_code = packet->value;
+        keeper->kill_ns = host_now_ns() + STOP_NS;
+        break;
+    case KEPT_RESTART:
+        result = become_installed(keeper);
+        break;
+    default:
+        break;
+    }
+    return result;
 }
 
 /* Act on one packet of the daemon; false when the socket has nothing more. */
@@ -110,46 +132,35 @@ static bool serve_packet(struct keeper *keeper)
     struct kept_packet packet = {0};
     int fds[KEPT_FDS_MAX];
     uint32_t n_fds;
-    int result = kept_receive(keeper->socket, &packet, fds, &n_fds, MSG_DONTWAIT);
+    int result = kept_receive(keeper->hands.socket, &packet, fds, &n_fds, MSG_DONTWAIT);
 
     if (result == -EAGAIN)
         return false;
     if (result != 0 && result != -EMFILE) {
-        kvw_fd_cleanup(&keeper->socket);
+        kvw_fd_cleanup(&keeper->hands.socket);
         return false;
     }
-    if (result == 0 && packet.kind == KEPT_PUT) {
-        result = entry_put(keeper, packet.name, fds, n_fds);
-        if (result == 0)
-            n_fds = 0;
-    } else if (packet.kind == KEPT_DROP) {
-        entry_drop(keeper, packet.name);
-    } else if (packet.kind == KEPT_LOAD) {
-        result = send_all(keeper);
-    } else if (packet.kind == KEPT_STOP) {
-        keeper->is_stopping = true;
-        keeper->exit_code = packet.value;
-        keeper->kill_ns = host_now_ns() + STOP_NS;
-    }
+    if (result == 0)
+        result = serve_request(keeper, &packet, fds, &n_fds);
     while (n_fds > 0)
         close(fds[--n_fds]);
     packet = (struct kept_packet){.kind = KEPT_DONE, .value = result};
-    if (kept_send(keeper->socket, &packet, NULL, 0) != 0)
-        kvw_fd_cleanup(&keeper->socket);
-    return keeper->socket >= 0;
+    if (kept_send(keeper->hands.socket, &packet, NULL, 0) != 0)
+        kvw_fd_cleanup(&keeper->hands.socket);
+    return keeper->hands.socket >= 0;
 }
 
 static void daemon_signal(const struct keeper *keeper, int signal)
 {
-    if (keeper->daemon_fd >= 0)
-        (void)syscall(SYS_pidfd_send_signal, keeper->daemon_fd, signal, NULL, 0);
+    if (keeper->hands.daemon_fd >= 0)
+        (void)syscall(SYS_pidfd_send_signal, keeper->hands.daemon_fd, signal, NULL, 0);
 }
 
 static void daemon_start(struct keeper *keeper)
 {
     struct spawned spawned;
     int error =
-        spawn_role(keeper->options, ROLE_SERVE, keeper->n_restarts, -1, &spawned);
+        spawn_role(keeper->options, ROLE_SERVE, keeper->hands.n_restarts, -1, &spawned);
 
     if (error != 0) {
         uint64_t now_ns = host_now_ns();
@@ -159,27 +170,61 @@ static void daemon_start(struct keeper *keeper)
         return;
     }
     keeper->start_ns = 0;
-    keeper->socket = spawned.socket;
-    keeper->daemon_fd = spawned.pidfd;
+    keeper->trial_ns = host_now_ns() + TRIAL_NS;
+    keeper->hands.socket = spawned.socket;
+    keeper->hands.daemon_fd = spawned.pidfd;
     log_line(&keeper->log, LOG_DEBUG, "daemon started pid %u restarts %u", spawned.pid,
-             keeper->n_restarts);
+             keeper->hands.n_restarts);
+}
+
+/* Back to the program before this one. The daemon that it starts says why. Returns only
+ * if that fails. */
+static void go_back(struct keeper *keeper, int status)
+{
+    char text[128];
+    char path[64];
+    int fd = fcntl(keep_find(&keeper->keep, "previous")->fds[0], F_DUPFD_CLOEXEC,
+                   KEPT_FREE_FD);
+
+    if (keep_find(&keeper->keep, "refused") == NULL) {
+        int n_bytes = snprintf(
+            text, sizeof text, "the new kvwheeld ended before it served (%s %d)",
+            status > 0 ? "signal" : "code", status > 0 ? status : -status);
+        int words = segment_freeze("kvwheel:refused", text, (uint64_t)n_bytes);
+        if (words >= 0 && keep_put(&keeper->keep, "refused", &words, 1) != 0)
+            close(words);
+    }
+    keep_drop(&keeper->keep, "previous");
+    log_line(&keeper->log, LOG_ERROR,
+             "the new program does not serve; going back to the one before it");
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int error = succeed_exec(path, keeper->options, &keeper->keep, &keeper->hands);
+    log_line(&keeper->log, LOG_ERROR, "cannot go back: %s", strerrordesc_np(-error));
+    kvw_fd_cleanup(&fd);
 }
 
 static void daemon_died(struct keeper *keeper)
 {
-    int status = spawn_reap(keeper->daemon_fd);
+    int status = spawn_reap(keeper->hands.daemon_fd);
     uint64_t now_ns = host_now_ns();
 
-    kvw_fd_cleanup(&keeper->socket);
-    kvw_fd_cleanup(&keeper->daemon_fd);
+    kvw_fd_cleanup(&keeper->hands.socket);
+    kvw_fd_cleanup(&keeper->hands.daemon_fd);
     if (keeper->is_stopping)
         return;
+    if (keeper->is_succeeding) {
+        keeper->is_succeeding = false;
+        daemon_start(keeper);
+        return;
+    }
+    if (is_trial(keeper))
+        go_back(keeper, status);
     uint64_t delay_ns = backoff_delay_ns(&keeper->starts, now_ns);
     log_line(&keeper->log, LOG_WARN,
              "daemon died %s %d; a new one starts in %llu ms entries %u",
              status > 0 ? "signal" : "code", status > 0 ? status : -status,
-             (unsigned long long)(delay_ns / 1000000), keeper->n_entries);
-    keeper->n_restarts++;
+             (unsigned long long)(delay_ns / 1000000), keeper->keep.n_entries);
+    keeper->hands.n_restarts++;
     keeper->start_ns = now_ns + delay_ns;
     if (delay_ns == 0)
         daemon_start(keeper);
@@ -204,6 +249,8 @@ static int next_timeout_ms(const struct keeper *keeper)
     uint64_t due_ns = keeper->is_stopping ? keeper->kill_ns : keeper->start_ns;
     uint64_t now_ns = host_now_ns();
 
+    if (due_ns == 0 && is_trial(keeper))
+        due_ns = keeper->trial_ns;
     if (due_ns == 0)
         return -1;
     return due_ns <= now_ns ? 0 : (int)((due_ns - now_ns) / 1000000 + 1);
@@ -217,6 +264,11 @@ static void take_timeout(struct keeper *keeper)
         log_line(&keeper->log, LOG_WARN, "the daemon does not stop and is killed");
         daemon_signal(keeper, SIGKILL);
         keeper->kill_ns = now_ns + STOP_NS;
+    } else if (!keeper->is_stopping && keeper->hands.daemon_fd >= 0 &&
+               keeper->trial_ns <= now_ns && is_trial(keeper)) {
+        log_line(&keeper->log, LOG_WARN, "the new daemon does not serve and is killed");
+        daemon_signal(keeper, SIGKILL);
+        keeper->trial_ns = now_ns + TRIAL_NS;
     } else if (!keeper->is_stopping && keeper->start_ns != 0 &&
                keeper->start_ns <= now_ns) {
         daemon_start(keeper);
@@ -225,9 +277,9 @@ static void take_timeout(struct keeper *keeper)
 
 static void keep(struct keeper *keeper)
 {
-    while (!keeper->is_stopping || keeper->daemon_fd >= 0) {
-        struct pollfd fds[] = {{.fd = keeper->socket, .events = POLLIN},
-                               {.fd = keeper->daemon_fd, .events = POLLIN},
+    while (!keeper->is_stopping || keeper->hands.daemon_fd >= 0) {
+        struct pollfd fds[] = {{.fd = keeper->hands.socket, .events = POLLIN},
+                               {.fd = keeper->hands.daemon_fd, .events = POLLIN},
                                {.fd = keeper->signals, .events = POLLIN}};
 
         if (poll(fds, 3, next_timeout_ms(keeper)) < 0)
@@ -255,46 +307,76 @@ static int open_signals(void)
     (void)sigprocmask(SIG_BLOCK, &stops, NULL);
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGPIPE, SIG_IGN);
-    return signalfd(-1, &stops, SFD_CLOEXEC);
+    KVW_CLEANUP(kvw_fd_cleanup)
+    int fd = signalfd(-1, &stops, SFD_CLOEXEC);
+    /* Lower numbers are needed by succeed_exec(). */
+    return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, KEPT_FREE_FD);
+}
+
+/* Where the entries come from: start_up(), the daemon, or the program before this. */
+static int begin(struct keeper *keeper, int listen_fd, int lock_fd)
+{
+    const struct kept_packet done = {.kind = KEPT_DONE};
+
+    if (keeper->options->role == ROLE_START) {
+        /* A table of two of KEPT_ENTRIES_MAX: this cannot fail. */
+        KVW_CHECK(keep_put(&keeper->keep, "listen", &listen_fd, 1) == 0);
+        KVW_CHECK(keep_put(&keeper->keep, "lock", &lock_fd, 1) == 0);
+        daemon_start(keeper);
+        return 0;
+    }
+    if (!keeper->options->is_keeping_on) {
+        keeper->hands.socket = KEPT_SOCKET_FD;
+        keeper->hands.daemon_fd = KEPT_DAEMON_FD;
+        (void)fcntl(KEPT_SOCKET_FD, F_SETFD, FD_CLOEXEC);
+        (void)fcntl(KEPT_DAEMON_FD, F_SETFD, FD_CLOEXEC);
+        return 0;
+    }
+    int error = succeed_take_over(&keeper->keep, &keeper->hands);
+    if (error != 0)
+        return error;
+    keeper->is_succeeding = keeper->hands.daemon_fd >= 0;
+    keeper->trial_ns = host_now_ns() + TRIAL_NS;
+    log_line(&keeper->log, LOG_INFO, "goes on version %s entries %u",
+             KVW_PROJECT_VERSION, keeper->keep.n_entries);
+    if (keeper->hands.has_answer_due)
+        error = kept_send(keeper->hands.socket, &done, NULL, 0);
+    keeper->hands.has_answer_due = false;
+    if (keeper->hands.daemon_fd < 0)
+        daemon_start(keeper);
+    return error;
 }
 
 int keeper_run(const struct options *options, int listen_fd, int lock_fd)
 {
-    struct keeper keeper = {.options = options,
-                            .log = {.level = options->log_level, .role = "keeper"},
-                            .n_restarts = options->n_restarts,
-                            .socket = -1,
-                            .daemon_fd = -1};
+    struct keeper keeper = {
+        .options = options,
+        .log = {.level = options->log_level, .role = "keeper"},
+        .hands = {.socket = -1, .daemon_fd = -1, .n_restarts = options->n_restarts}};
 
-    keeper.entries = calloc(KEPT_ENTRIES_MAX, sizeof *keeper.entries);
+    int error = keep_init(&keeper.keep);
     keeper.signals = open_signals();
-    if (keeper.entries == NULL || keeper.signals < 0) {
+    if (error != 0 || keeper.signals < 0) {
         log_line(&keeper.log, LOG_ERROR, "no memory or descriptor for the keeper");
-        free(keeper.entries);
+        keep_fini(&keeper.keep);
         return EXIT_CODE_FAILED;
     }
     if (host_protect_from_oom() != 0)
         log_line(&keeper.log, LOG_DEBUG, "not protected from the OOM killer");
     host_raise_descriptor_limit();
-    if (options->role == ROLE_KEEP) {
-        keeper.socket = KEPT_SOCKET_FD;
-        keeper.daemon_fd = KEPT_DAEMON_FD;
-        (void)fcntl(keeper.socket, F_SETFD, FD_CLOEXEC);
-        (void)fcntl(keeper.daemon_fd, F_SETFD, FD_CLOEXEC);
-    } else {
-        /* A table of two of KEPT_ENTRIES_MAX: this cannot fail. */
-        KVW_CHECK(entry_put(&keeper, "listen", &listen_fd, 1) == 0);
-        KVW_CHECK(entry_put(&keeper, "lock", &lock_fd, 1) == 0);
-        daemon_start(&keeper);
+    error = begin(&keeper, listen_fd, lock_fd);
+    if (error != 0) {
+        /* The daemon that is still there starts a keeper of its own kind. */
+        log_line(&keeper.log, LOG_ERROR, "what the keeper before this one left: %s",
+                 strerrordesc_np(-error));
+        return EXIT_CODE_FAILED;
     }
     keep(&keeper);
 
     /* The lock is still held, so the socket is ours to remove. */
     (void)unlink(options->socket_path);
-    while (keeper.n_entries > 0)
-        entry_close(&keeper.entries[--keeper.n_entries]);
-    free(keeper.entries);
-    kvw_fd_cleanup(&keeper.socket);
+    keep_fini(&keeper.keep);
+    kvw_fd_cleanup(&keeper.hands.socket);
     kvw_fd_cleanup(&keeper.signals);
     return keeper.exit_code;
 }

@@ -3,6 +3,12 @@
  * The keeper: a process so small that it has no reason to die. It holds named entries
  * of descriptors, starts the daemon, and starts it again when it died without saying
  * goodbye. It looks into nothing that it holds.
+ *
+ * A restart replaces both programs. The keeper goes first, by exec, which keeps its pid
+ * and what it holds (succeed.h); the daemon looks on and would start another keeper if
+ * that failed. Then the daemon ends, and the new keeper starts a new one. Until that
+ * one serves, the keeper holds the program before it as entry `previous`, and becomes
+ * it again when the new daemon refuses to adopt, dies or hangs.
  */
 #ifndef KVW_DAEMON_KEEPER_H
 #define KVW_DAEMON_KEEPER_H

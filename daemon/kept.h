@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Packets between keeper and daemon: named entries of descriptors, nothing else. Both
- * ends are the same program on the same host, so a packet is a plain struct.
- *
- *   listen, lock                        one descriptor each
- *   cache.ID, removed.ID                meta, control, pins, data
- *   attach.ID.CACHE.RANK.SLOT.UID.PID.SINCE   the pidfd
+ * Packets between keeper and daemon: named entries of descriptors, nothing else;
+ * store.h lists them. Both ends are the same program on the same host, so a packet is a
+ * plain struct. (During a restart one end is of the next version: all that it then has
+ * to say is KEPT_DONE, and an end that does not understand it gives the other one up.)
  */
 #ifndef KVW_DAEMON_KEPT_H
 #define KVW_DAEMON_KEPT_H
@@ -17,11 +15,13 @@
 
 #define KEPT_NAME_MAX 119u
 #define KEPT_FDS_MAX KVW_MESSAGE_FDS_MAX
-#define KEPT_ENTRIES_MAX (2u * KVW_CACHES_MAX + KVW_ALL_ATTACHMENTS_MAX + 2u)
+#define KEPT_ENTRIES_MAX (2u * KVW_CACHES_MAX + KVW_ALL_ATTACHMENTS_MAX + 5u)
 
-/* The daemon's descriptors at its start, by number. */
+/* The descriptors of daemon and keeper at their start, by number. */
 #define KEPT_SOCKET_FD 3
 #define KEPT_DAEMON_FD 4 /* --keep only: the pidfd of the daemon */
+#define KEPT_STATE_FD 5  /* --keep-on only: what the program before it kept */
+#define KEPT_FREE_FD 10  /* from here on numbers are nobody's */
 
 enum kept_kind {
     KEPT_PUT = 1,  /* keep these descriptors under that name; a second time: instead */
@@ -31,6 +31,7 @@ enum kept_kind {
     KEPT_ENTRY = 5,
     KEPT_DONE =
         6, /* the answer; `value` is 0 or a negative errno, after load the pid */
+    KEPT_RESTART = 7, /* become the installed program; the daemon is about to end */
 };
 
 struct kept_packet {

@@ -1,76 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Calls to the keeper are synchronous: it does nothing but table work, and a call that
- * takes two seconds means that it is stopped, which is as bad as dead.
- */
+/* Names. A name says what the next daemon must know and no descriptor tells. */
 #include "daemon/link.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <unistd.h>
 
-#include "daemon/host.h"
-#include "daemon/peer.h"
-#include "daemon/spawn.h"
-#include "proto/base/cleanup.h"
-
-#define ANSWER_SECONDS 2
-
-static void watch(struct daemon *daemon)
-{
-    const struct timeval timeout = {.tv_sec = ANSWER_SECONDS};
-
-    (void)setsockopt(daemon->keeper_socket, SOL_SOCKET, SO_RCVTIMEO, &timeout,
-                     sizeof timeout);
-    (void)setsockopt(daemon->keeper_socket, SOL_SOCKET, SO_SNDTIMEO, &timeout,
-                     sizeof timeout);
-    daemon->keeper_generation = daemon->generation++ & RING_GENERATION_MASK;
-    ring_poll(daemon->ring, daemon->keeper_socket, POLLRDHUP,
-              (struct ring_tag){.generation = daemon->keeper_generation,
-                                .kind = RING_KEEPER});
-}
-
-/* A keeper that is only stopped must not come back and think that it keeps. */
-static void give_up(struct daemon *daemon)
-{
-    ring_poll_cancel(daemon->ring,
-                     (struct ring_tag){.generation = daemon->keeper_generation,
-                                       .kind = RING_KEEPER});
-    kvw_fd_cleanup(&daemon->keeper_socket);
-    if (daemon->keeper_pidfd >= 0) {
-        (void)syscall(SYS_pidfd_send_signal, daemon->keeper_pidfd, SIGKILL, NULL, 0);
-        struct pollfd dead = {.fd = daemon->keeper_pidfd, .events = POLLIN};
-        (void)poll(&dead, 1, ANSWER_SECONDS * 1000);
-        (void)spawn_reap(daemon->keeper_pidfd);
-        kvw_fd_cleanup(&daemon->keeper_pidfd);
-    }
-}
-
-/* One request and its answer. -EPIPE: there is no keeper any more. */
-static int call(struct daemon *daemon, enum kept_kind kind, const char *name, int value,
-                const int *fds, uint32_t n_fds)
-{
-    struct kept_packet packet = {.kind = kind, .value = value};
-    int unexpected[KEPT_FDS_MAX];
-    uint32_t n_unexpected;
-
-    memcpy(packet.name, name, strnlen(name, KEPT_NAME_MAX));
-    int error = kept_send(daemon->keeper_socket, &packet, fds, n_fds);
-    if (error != 0)
-        return error == -EAGAIN ? -EPIPE : error;
-    error = kept_receive(daemon->keeper_socket, &packet, unexpected, &n_unexpected, 0);
-    if (error != 0 || packet.kind != KEPT_DONE)
-        return -EPIPE;
-    return packet.value;
-}
+#include "daemon/await.h"
 
 void link_cache_name(const struct cache *cache, char name[KEPT_NAME_MAX + 1])
 {
@@ -87,7 +23,7 @@ static void attachment_name(const struct attachment *attachment,
         attachment->peer.uid, attachment->peer.pid, attachment->since_ns);
 }
 
-static int call_put_cache(struct daemon *daemon, const struct cache *cache)
+static int put_cache(struct daemon *daemon, const struct cache *cache, link_put_fn *put)
 {
     char name[KEPT_NAME_MAX + 1];
     const int fds[] = {cache->meta_fd, cache->segment[SEGMENT_CONTROL].fd,
@@ -95,110 +31,65 @@ static int call_put_cache(struct daemon *daemon, const struct cache *cache)
                        cache->segment[SEGMENT_DATA].fd};
 
     link_cache_name(cache, name);
-    return call(daemon, KEPT_PUT, name, 0, fds, 4);
+    return put(daemon, name, fds, 4);
 }
 
-static int call_put_attachment(struct daemon *daemon,
-                               const struct attachment *attachment)
+static int put_attachment(struct daemon *daemon, const struct attachment *attachment,
+                          link_put_fn *put)
 {
     char name[KEPT_NAME_MAX + 1];
 
     attachment_name(attachment, name);
-    return call(daemon, KEPT_PUT, name, 0, &attachment->peer.pidfd, 1);
+    return put(daemon, name, &attachment->peer.pidfd, 1);
 }
 
-static int hand_over(struct daemon *daemon)
+int link_put_all(struct daemon *daemon, link_put_fn *put)
 {
-    int error = call(daemon, KEPT_PUT, "listen", 0, &daemon->listen_fd, 1);
+    int error = put(daemon, "listen", &daemon->listen_fd, 1);
 
     if (error == 0)
-        error = call(daemon, KEPT_PUT, "lock", 0, &daemon->lock_fd, 1);
+        error = put(daemon, "lock", &daemon->lock_fd, 1);
+    if (error == 0 && daemon->stamp_fd >= 0)
+        error = put(daemon, "layout", &daemon->stamp_fd, 1);
+    for (const struct store_entry *e = daemon->held; e != NULL && error == 0;
+         e = e->next) {
+        if (e->n_fds > 0 && e->fds[0] >= 0)
+            error = put(daemon, e->name, e->fds, e->n_fds);
+    }
     for (uint32_t i = 0; i < KVW_CACHES_MAX && error == 0; i++) {
         const struct cache *cache = daemon->caches[i];
         if (cache != NULL && cache->state != CACHE_CREATING)
-            error = call_put_cache(daemon, cache);
+            error = put_cache(daemon, cache, put);
     }
     for (uint32_t i = 0; i < KVW_ALL_ATTACHMENTS_MAX && error == 0; i++) {
         if (daemon->attachments[i] != NULL)
-            error = call_put_attachment(daemon, daemon->attachments[i]);
+            error = put_attachment(daemon, daemon->attachments[i], put);
     }
     return error;
 }
 
-/* Start a new keeper, unless the last ones died too fast. */
-static int replace(struct daemon *daemon)
-{
-    struct spawned spawned;
-    uint64_t now_ns = host_now_ns();
-
-    if (daemon->is_stopping || now_ns < daemon->keeper_ns)
-        return -EAGAIN;
-    daemon->keeper_ns = now_ns + backoff_delay_ns(&daemon->keeper_starts, now_ns);
-    int error = spawn_role(daemon->options, ROLE_KEEP, daemon->options->n_restarts,
-                           daemon->own_pidfd, &spawned);
-    if (error == 0) {
-        daemon->keeper_socket = spawned.socket;
-        daemon->keeper_pidfd = spawned.pidfd;
-        daemon->keeper_pid = spawned.pid;
-        watch(daemon);
-        error = hand_over(daemon);
-        if (error != 0)
-            give_up(daemon);
-    }
-    if (error != 0) {
-        log_line(&daemon->log, LOG_ERROR,
-                 "no keeper: %s; a death would lose the caches",
-                 strerrordesc_np(-error));
-        return -EAGAIN;
-    }
-    log_line(&daemon->log, LOG_WARN, "keeper replaced pid %u caches %u attachments %u",
-             daemon->keeper_pid, daemon->n_caches, daemon->n_attachments);
-    return 0;
-}
-
-/* True when a call failed for want of a keeper, and there is a new one by now. */
-static bool is_worth_again(struct daemon *daemon, int error)
-{
-    if (error != -EPIPE)
-        return false;
-    give_up(daemon);
-    return replace(daemon) == 0;
-}
-
-static int ready(struct daemon *daemon)
-{
-    return daemon->keeper_socket >= 0 ? 0 : replace(daemon);
-}
-
 int link_put_cache(struct daemon *daemon, const struct cache *cache)
 {
-    int error = ready(daemon);
+    char name[KEPT_NAME_MAX + 1];
 
-    if (error == 0)
-        error = call_put_cache(daemon, cache);
-    if (is_worth_again(daemon, error))
-        error = call_put_cache(daemon, cache);
-    return error == -EPIPE ? -EAGAIN : error;
+    /* A death in between forgets a cache that is removed in any case. */
+    if (cache->state == CACHE_REMOVED && !daemon->store->takes_twice) {
+        (void)snprintf(name, sizeof name, "cache.%" PRIu64, cache->meta.id);
+        link_drop(daemon, name);
+    }
+    /* In a third place, for the death of this process and of the store. */
+    await_describe(cache);
+    return put_cache(daemon, cache, daemon->store->put);
 }
 
 int link_put_attachment(struct daemon *daemon, const struct attachment *attachment)
 {
-    int error = ready(daemon);
-
-    if (error == 0)
-        error = call_put_attachment(daemon, attachment);
-    if (is_worth_again(daemon, error))
-        error = call_put_attachment(daemon, attachment);
-    return error == -EPIPE ? -EAGAIN : error;
+    return put_attachment(daemon, attachment, daemon->store->put);
 }
 
 void link_drop(struct daemon *daemon, const char *name)
 {
-    /* A new keeper may have been given it, for it is still in our tables. */
-    if (ready(daemon) == 0 &&
-        is_worth_again(daemon, call(daemon, KEPT_DROP, name, 0, NULL, 0)) &&
-        call(daemon, KEPT_DROP, name, 0, NULL, 0) == -EPIPE)
-        give_up(daemon);
+    daemon->store->drop(daemon, name);
 }
 
 void link_drop_cache(struct daemon *daemon, const struct cache *cache)
@@ -220,83 +111,4 @@ void link_drop_attachment(struct daemon *daemon, const struct attachment *attach
 
     attachment_name(attachment, name);
     link_drop(daemon, name);
-}
-
-void link_stop(struct daemon *daemon, int exit_code)
-{
-    if (daemon->keeper_socket >= 0)
-        (void)call(daemon, KEPT_STOP, "", exit_code, NULL, 0);
-}
-
-void link_event(struct daemon *daemon, const struct ring_event *event)
-{
-    if (event->tag.generation != daemon->keeper_generation || daemon->keeper_socket < 0)
-        return;
-    log_line(&daemon->log, LOG_WARN, "keeper died pid %u", daemon->keeper_pid);
-    give_up(daemon);
-    (void)replace(daemon);
-}
-
-void link_tick(struct daemon *daemon, uint64_t now_ns)
-{
-    if (daemon->keeper_socket < 0 && now_ns >= daemon->keeper_ns)
-        (void)replace(daemon);
-}
-
-void link_entries_free(struct link_entry *entries)
-{
-    while (entries != NULL) {
-        struct link_entry *next = entries->next;
-        for (uint32_t i = 0; i < entries->n_fds; i++)
-            kvw_fd_cleanup(&entries->fds[i]);
-        free(entries);
-        entries = next;
-    }
-}
-
-/* One packet of the answer to load; 1 when it was the last. */
-static int load_entry(struct daemon *daemon, struct link_entry **entries)
-{
-    struct kept_packet packet = {0};
-    struct link_entry *entry = calloc(1, sizeof *entry);
-
-    if (entry == NULL)
-        return -ENOMEM;
-    int error =
-        kept_receive(daemon->keeper_socket, &packet, entry->fds, &entry->n_fds, 0);
-    if (error == -EMFILE) {
-        log_line(&daemon->log, LOG_ERROR, "out of descriptors: entry %s is not adopted",
-                 packet.name);
-        error = 0;
-    }
-    if (error != 0 || packet.kind == KEPT_DONE) {
-        free(entry);
-        daemon->keeper_pid = (uint32_t)packet.value;
-        return error != 0 ? error : 1;
-    }
-    memcpy(entry->name, packet.name, sizeof entry->name);
-    entry->next = *entries;
-    *entries = entry;
-    return 0;
-}
-
-int link_open(struct daemon *daemon, struct link_entry **entries)
-{
-    const struct kept_packet packet = {.kind = KEPT_LOAD};
-
-    *entries = NULL;
-    if (fcntl(daemon->keeper_socket, F_SETFD, FD_CLOEXEC) < 0)
-        return -errno;
-    watch(daemon);
-    int result = kept_send(daemon->keeper_socket, &packet, NULL, 0);
-    for (uint32_t i = 0; result == 0 && i <= KEPT_ENTRIES_MAX; i++)
-        result = load_entry(daemon, entries);
-    if (result != 1)
-        return result == 0 ? -EPROTO : result;
-    /* Our parent, unless it has died and another process has adopted us. */
-    if ((uint32_t)getppid() == daemon->keeper_pid)
-        daemon->keeper_pidfd = peer_pidfd_open(daemon->keeper_pid);
-    if ((uint32_t)getppid() != daemon->keeper_pid)
-        kvw_fd_cleanup(&daemon->keeper_pidfd);
-    return 0;
 }

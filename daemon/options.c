@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvwheeld [--serve N | --keep N] OPTIONS: the words in brackets are for the program's
- * own use, come first and carry the number of restarts; the rest is passed on as it is.
+ * kvwheeld [--serve N | --keep N | --keep-on N] OPTIONS: the words in brackets are for
+ * the program's own use, come first and carry the number of restarts; the rest is passed
+ * on as it is.
  */
 #include "daemon/options.h"
 
@@ -31,13 +32,18 @@ static const char help[] =
     "                          most bytes of one user's caches (default 80% of "
     "memory)\n"
     "  --embedded              end by itself once nobody needs it\n"
+    "  --systemd               take the socket from systemd and keep the caches in "
+    "its\n"
+    "                          descriptor store (deploy/systemd has the units)\n"
     "  --log-level LEVEL       error, warn, info (default) or debug\n"
     "  --help, --version\n"
     "\n"
     "SIZE is in bytes or with a suffix K, M, G, T (powers of 1024).\n"
     "Exit codes: 0 stopped, 1 failed, 2 wrong usage, 3 another daemon serves the "
     "socket,\n"
-    "4 the socket's path cannot be used, 5 the host does not permit io_uring.\n";
+    "4 the socket's path cannot be used, 5 the host does not permit io_uring,\n"
+    "6 the caches that are kept have another layout, 7 to be started again "
+    "(systemd).\n";
 
 const char *options_help(void)
 {
@@ -173,6 +179,8 @@ static int parse_user(struct options *options, struct kvw_refusal *refusal)
             options->wants_version = true;
         } else if (strcmp(name, "--embedded") == 0) {
             options->is_embedded = true;
+        } else if (strcmp(name, "--systemd") == 0) {
+            options->is_systemd = true;
         } else if (!takes_value(name)) {
             return refuse(refusal, -EINVAL, 0, 0,
                           "there is no option '%s'; kvwheeld --help lists them", name);
@@ -198,13 +206,29 @@ static void parse_role(struct options *options, int argc, char **argv)
         return;
     if (strcmp(argv[1], "--serve") == 0)
         options->role = ROLE_SERVE;
-    else if (strcmp(argv[1], "--keep") == 0)
+    else if (strcmp(argv[1], "--keep") == 0 || strcmp(argv[1], "--keep-on") == 0)
         options->role = ROLE_KEEP;
     else
         return;
+    options->is_keeping_on = strcmp(argv[1], "--keep-on") == 0;
     options->n_restarts = (uint32_t)n_restarts;
     options->user_argv = argv + 3;
     options->n_user_argv = argc - 3;
+}
+
+/* systemd starts the daemon itself; its descriptors begin with the number 3 as well. */
+static int check_systemd(struct options *options, struct kvw_refusal *refusal)
+{
+    if (options->is_embedded || options->role != ROLE_START)
+        return refuse(refusal, -EINVAL, 0, 0,
+                      "option --systemd: not together with --embedded");
+    if (host_environment("LISTEN_FDS") == NULL ||
+        host_environment("NOTIFY_SOCKET") == NULL)
+        return refuse(refusal, -EINVAL, 0, 0,
+                      "option --systemd: needs LISTEN_FDS and NOTIFY_SOCKET, which "
+                      "systemd sets for the units in deploy/systemd");
+    options->role = ROLE_SERVE;
+    return 0;
 }
 
 int options_parse(struct options *options, int argc, char **argv,
@@ -227,5 +251,8 @@ int options_parse(struct options *options, int argc, char **argv,
         error = parse_user(options, refusal);
     if (error == 0 && options->socket_path[0] == 0)
         error = set_default_path(options, refusal);
+    if (error == 0 && options->is_systemd && !options->wants_help &&
+        !options->wants_version)
+        error = check_systemd(options, refusal);
     return error;
 }

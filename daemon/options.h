@@ -15,7 +15,8 @@
 enum role {
     ROLE_START = 0, /* takes lock and socket, then keeps */
     ROLE_SERVE = 1, /* --serve: the daemon */
-    ROLE_KEEP = 2,  /* --keep: a keeper that the daemon started */
+    ROLE_KEEP = 2,  /* --keep: a keeper that the daemon started; --keep-on: one that
+                       was another program until now */
 };
 
 /* Exit codes. */
@@ -26,11 +27,15 @@ enum exit_code {
     EXIT_CODE_RUNNING = 3,  /* another daemon serves this socket */
     EXIT_CODE_SOCKET = 4,   /* the socket's path cannot be used */
     EXIT_CODE_IO_URING = 5, /* this host does not give what the event loop needs */
+    EXIT_CODE_LAYOUT = 6,   /* the caches that are kept have another layout */
+    EXIT_CODE_RESTART = 7,  /* systemd is to start the installed program */
 };
 
 struct options {
     enum role role;
     uint32_t n_restarts; /* of the daemon, so far */
+    bool is_keeping_on;
+    bool is_systemd; /* no keeper: systemd holds the descriptors */
     bool is_embedded;
     bool is_default_path;
     bool wants_help;

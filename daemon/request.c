@@ -8,6 +8,8 @@
 
 #include "daemon/attachment.h"
 #include "daemon/create.h"
+#include "daemon/offer.h"
+#include "daemon/restart.h"
 #include "proto/layout.h"
 
 typedef int serve_fn(struct daemon *daemon, struct client *client,
@@ -61,12 +63,14 @@ static serve_fn *function_of(uint32_t type)
         return attachment_serve_detach;
     case KVW_MESSAGE_RESUME:
         return attachment_serve_resume;
+    case KVW_MESSAGE_OFFER:
+        return offer_serve;
     case KVW_MESSAGE_STAT:
         return report_stat;
     case KVW_MESSAGE_WHO:
         return report_who;
     case KVW_MESSAGE_STATUS:
-        return report_status;
+        return restart_status;
     case KVW_MESSAGE_REMOVE:
         return admin_remove;
     case KVW_MESSAGE_KICK:
@@ -75,6 +79,8 @@ static serve_fn *function_of(uint32_t type)
         return admin_gc;
     case KVW_MESSAGE_SHUTDOWN:
         return admin_shutdown;
+    case KVW_MESSAGE_RESTART:
+        return restart_serve;
     default:
         return NULL;
     }
@@ -89,7 +95,9 @@ void request_serve(struct daemon *daemon, struct client *client,
 
     log_line(&daemon->log, LOG_DEBUG, "request %s pid %u", message_name(request->type),
              client->peer.pid);
-    int result = serve != NULL ? serve(daemon, client, request, &reply, &refusal)
+    int result = restart_permits(daemon, request, &refusal);
+    if (result == 0)
+        result = serve != NULL ? serve(daemon, client, request, &reply, &refusal)
                                : refuse(&refusal, -EPROTO, 0, request->type,
                                         "%s is an answer, not a request",
                                         message_name(request->type));

@@ -74,7 +74,8 @@ int segment_adopt(struct segment *segment, int fd, uint64_t bytes, const char *w
 
     if (seals < 0)
         return refuse(refusal, -EINVAL, 0, 0, "%s segment: is no memfd", what);
-    if ((seals & SEALS_SIZE) != SEALS_SIZE || (seals & F_SEAL_WRITE) != 0)
+    if ((seals & SEALS_SIZE) != SEALS_SIZE ||
+        (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0)
         return refuse(refusal, -EINVAL, SEALS_SIZE, (uint64_t)seals,
                       "%s segment: needs seals 0x%x, has 0x%x", what, SEALS_SIZE,
                       (unsigned)seals);

@@ -28,7 +28,7 @@
 #ifndef KVW_LAYOUT_MAJOR
 #define KVW_LAYOUT_MAJOR 1u /* a reader refuses another */
 #endif
-#define KVW_LAYOUT_MINOR 0u /* a reader accepts a greater one */
+#define KVW_LAYOUT_MINOR 1u /* a reader accepts a greater one */
 
 /* Of a cache; the daemon writes it. */
 enum kvw_control_state {
@@ -51,7 +51,15 @@ struct kvw_control_header {
     /* Line 2: the daemon writes, attachments read. */
     _Alignas(KVW_CACHELINE) shared_u32 state; /* enum kvw_control_state */
     shared_u32 attachments_high;              /* attachment slots ever used */
-    uint8_t reserved[56];
+    /* From minor 1 on: what nobody else knows once daemon and keeper are lost. The daemon
+     * writes it for the daemon that adopts an offer; attachments do not read it. */
+    uint64_t created_ns; /* CLOCK_REALTIME */
+    uint64_t ttl_seconds;
+    uint32_t uid;
+    uint32_t gid;
+    uint32_t mode;
+    uint32_t lifetime; /* as in a create request */
+    uint8_t reserved[24];
 };
 
 enum kvw_seat_state {
@@ -118,6 +126,8 @@ enum kvw_pin_kind {
 
 _Static_assert(sizeof(struct kvw_control_header) == 192, "layout: header");
 _Static_assert(offsetof(struct kvw_control_header, state) == 128, "layout: state line");
+_Static_assert(offsetof(struct kvw_control_header, created_ns) == 136,
+               "layout: minor 1");
 _Static_assert(sizeof(struct kvw_seat) == KVW_CACHELINE, "layout: seat");
 _Static_assert(sizeof(struct kvw_board) == KVW_CACHELINE, "layout: board");
 _Static_assert(sizeof(struct kvw_board_claim) == 32, "layout: claim");

@@ -87,6 +87,14 @@ const char help_stop[] =
     "\n"
     "  -f, --force        although caches exist; they are lost\n" COMMON EXIT_CODES;
 
+const char help_restart[] =
+    "usage: kvwheel restart\n"
+    "\n"
+    "Replace the daemon and its keeper by the kvwheeld that is installed where they\n"
+    "were started from. Caches and attachments stay, workers go on. If the new one\n"
+    "does not serve (caches of another layout are not adopted), the old one comes\n"
+    "back; why, is printed here and by kvwheel status.\n" COMMON EXIT_CODES;
+
 const char help_status[] =
     "usage: kvwheel status\n"
     "\n"

@@ -7,6 +7,7 @@ extern const char help_head[];
 extern const char help_tail[];
 extern const char help_start[];
 extern const char help_stop[];
+extern const char help_restart[];
 extern const char help_status[];
 extern const char help_create[];
 extern const char help_size[];

@@ -14,6 +14,8 @@
 static const struct command commands[] = {
     {"start", "start a daemon and wait until it answers", help_start, command_start},
     {"stop", "stop the daemon", help_stop, command_stop},
+    {"restart", "replace the daemon by the installed one, caches kept", help_restart,
+     command_restart},
     {"status", "how the daemon is", help_status, command_status},
     {"create", "make a cache", help_create, command_create},
     {"size", "bytes of a cache, before it is made", help_size, command_size},

@@ -184,6 +184,57 @@ def controls():
                               head + groups + layers)
 
 
+# ------------------------------------------------------------------ adoption
+
+def entry(kind, shape=None, state=1, pokes=(), segments=(0, 0, 0), swaps=(0, 0, 0, 0),
+          meta_pokes=(), number=1):
+    packed = bytes([kind]) + (shape or small([ROLL])) + bytes([number, 2, *segments])
+    for changed in (bytes([state]) + bytes([len(pokes)]), *map(bytes, pokes),
+                    bytes([len(meta_pokes)]), *map(bytes, meta_pokes)):
+        packed += changed
+    return packed + bytes([0, *swaps, 0])
+
+
+def attachment(identity, cache, rank, slot):
+    return bytes([3, 0x40 | identity, cache, 0x40 | rank, 0x40 | slot, 1, 6])
+
+
+def adoptions():
+    def load(*entries, kinds=0, answers=b""):
+        return bytes([kinds, len(entries)]) + b"".join(entries) + answers
+    yield "nothing", load()
+    yield "one", load(entry(0))
+    yield "attached", load(entry(0), attachment(1, 1, 0, 0), attachment(2, 1, 5, 0))
+    yield "removed", load(entry(2), attachment(1, 1, 0, 0))
+    yield "two", load(entry(0), entry(0, number=2), entry(2, number=3))
+    yield "again", load(entry(0), entry(0, number=2, swaps=(0, 12, 0, 0)))
+    yield "no-listener", load(entry(0), kinds=1)
+    yield "no-stamp", load(entry(0), kinds=3)
+    yield "no-stamp-but-empty", load(kinds=3)
+    for word in range(4):
+        yield f"stamp{word}", load(entry(0), kinds=4)[:1] + bytes([word, 0x60]) + load(
+            entry(0))[1:]
+    yield "previous", load(entry(0), bytes([5, 1, 0, 8, 0]), kinds=3)
+    yield "refused", load(entry(0), bytes([5, 1, 0, 9, 0]))
+    yield "dead-keeper", load(entry(2), attachment(1, 1, 0, 0), answers=b"\x01")
+    yield "full-keeper", load(entry(2), answers=b"\x03\x03\x02")
+    for kind in range(1, 8):
+        for s in range(3):
+            segments = [0, 0, 0]
+            segments[s] = kind
+            yield f"segment{s}-{kind}", load(entry(0, segments=segments))
+    for fd in range(4):
+        for other in range(7):
+            swaps = [0] * fd + [1, other] + [0] * (3 - fd)
+            yield f"other{fd}-{other}", load(entry(0, swaps=swaps))
+    for word in range(0, 24, 2):
+        yield f"control{word}", load(entry(0, pokes=[[0, word, 0x60]]))
+    for word in range(8):
+        yield f"meta{word}", load(entry(0, meta_pokes=[[0, word, 0x60]]))
+    yield "names", load(bytes([5, 1, 0, 0, 4]) + b"abcd", bytes([5, 4, 0, 1, 2, 3, 3, 1, 49]),
+                        bytes([5, 1, 5, 2, 30]) + b"4.5.6.7.18446744073709551616.8")
+
+
 # ------------------------------------------------------------------ files
 
 CONFIGS = {
@@ -287,7 +338,7 @@ def main():
         return
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    targets = {"message": messages(), "control": controls(),
+    targets = {"message": messages(), "control": controls(), "adopt": adoptions(),
                "geometry": ((n, b"".join(parts)) for n, parts in geometries()),
                "config": configs(), "safetensors": tensors()}
     for target, samples in targets.items():
