@@ -3,12 +3,18 @@
  * How long a node is without a daemon: from kill -9 to the answer of the next one, with
  * a cache of 1 GiB and a worker that rolls another one meanwhile. A keeper starts five
  * daemons at once and then waits, so there are five kills to a keeper.
+ *
+ * The bound is for a machine that has a processor for us. Before each kill a busy loop
+ * measures how many times longer than its processor time anything takes just now; the
+ * median of these is how far the bound is stretched. A sanitizer build only prints.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "client/cache.h"
 #include "tests/restart/stage.h"
@@ -17,6 +23,32 @@
 #define N_KILLS 5
 #define N_ALL (N_STAGES * N_KILLS)
 #define BOUND_NS 100000000ull
+#define BUSY_NS 4000000ull /* of processor time */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED true
+#else
+#define IS_SANITIZED false
+#endif
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+
+    cr_assert_eq(clock_gettime(clock, &now), 0);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* @return nanoseconds that BUSY_NS of work take now. */
+static uint64_t busy_ns(void)
+{
+    const uint64_t begin_ns = clock_ns(CLOCK_MONOTONIC);
+    const uint64_t end_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) + BUSY_NS;
+
+    while (clock_ns(CLOCK_PROCESS_CPUTIME_ID) < end_ns)
+        continue;
+    return clock_ns(CLOCK_MONOTONIC) - begin_ns;
+}
 
 static int compare(const void *a, const void *b)
 {
@@ -64,6 +96,7 @@ static uint64_t kill_once(struct stage *stage, uint64_t n_bytes)
 Test(timing, of_a_killed_daemon_with_a_gibibyte, .timeout = 150)
 {
     uint64_t took_ns[N_ALL];
+    uint64_t load_ns[N_ALL];
     uint64_t longest_ns = 0;
 
     for (int s = 0; s < N_STAGES; s++) {
@@ -82,8 +115,10 @@ Test(timing, of_a_killed_daemon_with_a_gibibyte, .timeout = 150)
         node_spec(&spec, "c", 1);
         cr_assert_eq(kvw_create(stage.node.client, &spec, NULL, NULL), 0);
         roller_start(&roller, stage.node.socket, "c", 0);
-        for (int k = 0; k < N_KILLS; k++)
-            took_ns[s * N_KILLS + k] = kill_once(&stage, 1ull << 30);
+        for (int k = s * N_KILLS; k < (s + 1) * N_KILLS; k++) {
+            load_ns[k] = busy_ns();
+            took_ns[k] = kill_once(&stage, 1ull << 30);
+        }
         roller_await(&roller, 10);
         if (roller.words->longest_ns > longest_ns)
             longest_ns = roller.words->longest_ns;
@@ -92,11 +127,16 @@ Test(timing, of_a_killed_daemon_with_a_gibibyte, .timeout = 150)
         stage_stop(&stage);
     }
     qsort(took_ns, N_ALL, sizeof took_ns[0], compare);
+    qsort(load_ns, N_ALL, sizeof load_ns[0], compare);
+    const uint64_t slower_ns =
+        load_ns[N_ALL / 2] > BUSY_NS ? load_ns[N_ALL / 2] : BUSY_NS;
+    const uint64_t bound_ns = BOUND_NS / BUSY_NS * slower_ns;
 
     fprintf(stderr,
             "kill -9 to serving, 1 GiB, %d kills: median %.1f ms, max %.1f ms; longest "
-            "chunk of the worker meanwhile %.2f ms\n",
+            "chunk of the worker meanwhile %.2f ms; bound %.1f ms\n",
             N_ALL, (double)took_ns[N_ALL / 2] / 1e6, (double)took_ns[N_ALL - 1] / 1e6,
-            (double)longest_ns / 1e6);
-    cr_assert_leq(took_ns[N_ALL - 1], BOUND_NS);
+            (double)longest_ns / 1e6, (double)bound_ns / 1e6);
+    if (!IS_SANITIZED)
+        cr_assert_leq(took_ns[N_ALL - 1], bound_ns);
 }
