@@ -258,6 +258,16 @@ void board_notify(struct kvw_cache *cache, uint32_t lane, uint32_t was_raised)
         wake_all(&board->event);
 }
 
+void board_hint(struct kvw_cache *cache, uint32_t lane)
+{
+    struct kvw_board *board = board_of(cache, cache->rank, lane);
+
+    if (board_take_flag(cache, lane) == 0)
+        return;
+    add_seq_cst(&board->event, 1); /* after the flag: its waiter sees one or is woken */
+    wake_all(&board->event);
+}
+
 void board_publish(struct kvw_cache *cache, uint32_t lane, const struct record *record)
 {
     struct kvw_board *board = board_of(cache, cache->rank, lane);

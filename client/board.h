@@ -80,6 +80,20 @@ static inline shared_u64 *board_staged(const struct kvw_cache *cache,
     return (shared_u64 *)(void *)((char *)board + cache->layout.staged_offset) + layer;
 }
 
+/** The word claim << 32 | passes << 1 | being written of a layer. */
+static inline shared_u64 *board_pass(const struct kvw_cache *cache,
+                                     struct kvw_board *board, uint32_t layer)
+{
+    return (shared_u64 *)(void *)((char *)board + cache->layout.pass_offset) + layer;
+}
+
+/** The word claim << 32 | passes of others that were read, of a layer. */
+static inline shared_u64 *board_read(const struct kvw_cache *cache,
+                                     struct kvw_board *board, uint32_t layer)
+{
+    return (shared_u64 *)(void *)((char *)board + cache->layout.read_offset) + layer;
+}
+
 /** A record in this process for any record of the cache; NULL if there is no memory. */
 struct record *record_new(const struct kvw_cache *cache);
 
@@ -138,6 +152,13 @@ void board_notify(struct kvw_cache *cache, uint32_t lane, uint32_t was_raised);
 
 /** Take down the flag of an own board before a change. @return what it was. */
 uint32_t board_take_flag(struct kvw_cache *cache, uint32_t lane);
+
+/**
+ * Wake whoever is seen to sleep on an own board, after a change of its pass or read words.
+ * No fence: one who falls asleep at this instant may be missed, so that those who wait for
+ * such words sleep in slices of KVW_PASS_SLICE_US.
+ */
+void board_hint(struct kvw_cache *cache, uint32_t lane);
 
 /** The set of ranks without the own one: those whose boards count as peers. */
 static inline uint64_t board_peers(const struct kvw_cache *cache, uint64_t ranks)

@@ -32,7 +32,8 @@ static int common_step(const struct kvw_cache *cache, const struct cut_of *of,
         if (error != 0)
             return error;
         cut->step = min_u64(cut->step, head.step);
-        cut->step = min_u64(cut->step, load_relaxed(&board->outside));
+        if (!of->is_here)
+            cut->step = min_u64(cut->step, load_relaxed(&board->outside));
         cut->era = max_u64(cut->era, head.era);
         cut->rewinds += head.rewinds;
     }
@@ -93,7 +94,7 @@ static bool is_newest_enough(const struct kvw_cache *cache, const struct cut_of 
 {
     if ((of->ranks & (of->ranks - 1)) != 0)
         return false;
-    if (of->is_own_step)
+    if (of->is_here)
         return true;
     const uint32_t rank = (uint32_t)__builtin_ctzll(of->ranks);
     return load_relaxed(&board_of(cache, rank, of->lane)->outside) == UINT64_MAX;

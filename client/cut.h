@@ -24,9 +24,9 @@ struct cut {
 struct cut_of {
     uint32_t lane;
     uint32_t group;
-    uint32_t layer;   /* whose floor to read, or UINT32_MAX */
-    uint64_t ranks;   /* a set that is not empty */
-    bool is_own_step; /* one rank's newest step, whatever ranks on other nodes have */
+    uint32_t layer; /* whose floor to read, or UINT32_MAX */
+    uint64_t ranks; /* a set that is not empty */
+    bool is_here;   /* whatever ranks on other nodes have */
 };
 
 /** Take a cut of one group. @return 0; -EAGAIN, -KVW_EGONE, -KVW_EDIVERGED, in words.

@@ -2,7 +2,8 @@
 /*
  * Writing rows of an open chunk: copied in (update) or in place (slots, written).
  * Coverage is a prefix of the chunk, complete in all planes, in one word per layer
- * beside the number of the begin, so that a successor has nothing to clear.
+ * beside the number of the begin, so that a successor has nothing to clear. The pass
+ * word, beside it, changes around each writing, for those who look on (staged.h).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -48,6 +49,30 @@ static int check_gap(const struct kvw_cache *cache, const char *call, uint32_t l
     return 0;
 }
 
+/* The pass word of a layer while it is written: odd, of this claim. What an earlier chunk
+ * left, or a dead owner, is void. */
+static uint64_t word_of_writing(const struct kvw_cache *cache, uint32_t lane_number,
+                                struct kvw_layer layer)
+{
+    const uint64_t claim = lane_of(cache, lane_number)->claim & UINT32_MAX;
+    struct kvw_board *board = board_of(cache, cache->rank, lane_number);
+    uint64_t word = load_relaxed(board_pass(cache, board, layer.index));
+
+    return (word >> 32 == claim ? word : claim << 32) | 1;
+}
+
+/* From here on rows of the layer change: views of others that show them are void. */
+static void set_writing(struct kvw_cache *cache, uint32_t lane_number,
+                        struct kvw_layer layer)
+{
+    struct kvw_board *board = board_of(cache, cache->rank, lane_number);
+
+    store_relaxed(board_pass(cache, board, layer.index),
+                  word_of_writing(cache, lane_number, layer));
+    fence_streamed();
+    fence_release(); /* X1, pairs with R1 and X4: the word before the rows */
+}
+
 static void set_written(struct kvw_cache *cache, uint32_t lane_number,
                         struct kvw_layer layer, uint64_t rows)
 {
@@ -55,9 +80,12 @@ static void set_written(struct kvw_cache *cache, uint32_t lane_number,
     struct kvw_board *board = board_of(cache, cache->rank, lane_number);
 
     rows = max_u64(rows, step_written(cache, lane_number, layer.index));
-    /* Release, pairs with the acquire of whoever reads the count to read the rows. */
     store_release(board_staged(cache, board, layer.index),
-                  (lane->claim & UINT32_MAX) << 32 | rows);
+                  (lane->claim & UINT32_MAX) << 32 | rows); /* X2, pairs with X3 */
+    store_release(board_pass(cache, board, layer.index),
+                  word_of_writing(cache, lane_number, layer) +
+                      1); /* X2, pairs with X3 */
+    board_hint(cache, lane_number);
 }
 
 /* Runs of chunk rows that are this rank's own. */
@@ -121,6 +149,7 @@ int kvw_update(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
     const struct kvw_interval heads = cache->heads[g];
     const uint32_t n_runs = own_runs(cache, lane, g, row_first, n_rows, runs);
 
+    set_writing(cache, lane, layer);
     for (uint32_t p = 0; p < cache->geometry.group[g].n_planes; p++) {
         const struct kvw_layout_plane *plane = &cache->layout.group[g].plane[p];
         const struct kvw_source *source = &sources[p];
@@ -166,6 +195,7 @@ int kvw_slots(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
             .slot = (uint32_t)runs[r].slot,
             .piece_class = KVW_PIECE_CURRENT,
         };
+    set_writing(cache, lane, layer);
     return 0;
 }
 

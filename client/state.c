@@ -51,7 +51,7 @@ int kvw_state(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
                 .group = g,
                 .layer = UINT32_MAX,
                 .ranks = ranks,
-                .is_own_step = rank != KVW_ALL_RANKS,
+                .is_here = rank != KVW_ALL_RANKS,
             };
             int error = cut_take(cache, &of, &cut);
             if (error != 0)

@@ -181,6 +181,7 @@ static void open_chunks(struct kvw_cache *cache, uint32_t lane_number,
     struct lane *lane = lane_of(cache, lane_number);
     struct kvw_board *board = board_of(cache, cache->rank, lane_number);
 
+    step_forget_open(cache, lane_number); /* another claim before other rows are open */
     for (uint32_t g = 0; g < cache->geometry.n_groups; g++) {
         lane->open[g].n = 0;
         lane->open[g].epoch = lane->record->group[g].epoch;
@@ -192,8 +193,9 @@ static void open_chunks(struct kvw_cache *cache, uint32_t lane_number,
         if (items[i].has_epoch)
             lane->open[g].epoch = items[i].epoch;
     }
+    store_release(&board->base, lane->version); /* X5, pairs with X6 */
     for (uint32_t g = 0; g < cache->geometry.n_groups; g++)
-        store_relaxed(&board_claim(cache, board, g)->open, lane->open[g].n);
+        store_release(&board_claim(cache, board, g)->open, lane->open[g].n); /* X5 */
     fence_full(); /* B3, pairs with R1: hi before the rows */
     lane->claim++;
     store_relaxed(&board->claim, lane->claim);

@@ -13,6 +13,8 @@
  *
  * B3, open_chunks(): full fence after `hi`, before rows are written. Pairs with R1 (view.c):
  * rows, acquire fence, hi.
+ *
+ * X5: see staged.h.
  */
 #ifndef KVW_CLIENT_STEP_H
 #define KVW_CLIENT_STEP_H

@@ -6,6 +6,7 @@
  * Orders, by label:
  *   R1 acquire fence between reading the rows and looking at `hi` in kvw_release
  *                                             pairs with B3 in step.c: hi, fence, rows
+ *   and at the pass words                     pairs with X1 in rows.c: word, fence, rows
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -14,6 +15,7 @@
 #include "client/cut.h"
 #include "client/mirror.h"
 #include "client/pin.h"
+#include "client/staged.h"
 #include "client/step.h"
 #include "proto/base/align.h"
 
@@ -31,15 +33,22 @@ struct viewing {
     uint64_t open;    /* rows of the open chunk, 0 = committed view */
     uint64_t written; /* of these */
     bool is_pinned;
-    bool is_own_step; /* the rank's own newest step */
+    bool is_here;   /* the newest step here, whatever ranks on other nodes have */
+    bool is_staged; /* the open chunk as its ranks show it to others */
+    struct staged staged;
 };
 
-/* Lowest row of the ring that a view shows, for the hold and the check at release. */
+/* Lowest row of the ring that a view shows, for the hold and the check at release. Of the
+ * open chunk, only rows of others count: a rank's own change by its own hand alone. */
 static uint64_t lowest_ring_row(const struct kvw_geometry_group *group,
-                                const struct kvw_group_record *record, uint64_t open)
+                                const struct kvw_group_record *record, uint64_t open,
+                                uint64_t others_rows)
 {
     uint64_t first = rules_staged_first(group, record->rows, record->evicted, open);
-    return record->rows > first ? first : NO_RING_ROWS;
+    if (record->rows > first)
+        return first;
+    first = max_u64(group->sink_rows, record->rows);
+    return record->rows + others_rows > first ? first : NO_RING_ROWS;
 }
 
 static int hold_rows(struct kvw_cache *cache, const struct viewing *viewing,
@@ -100,6 +109,8 @@ static void describe_view(const struct kvw_cache *cache, const struct viewing *v
     view->n_heads = viewing->heads.end - viewing->heads.begin;
     view->hold_rewinds = cut->rewinds;
     view->ranks = viewing->ranks;
+    view->hold_staged = viewing->staged.ranks;
+    view->hold_passes = viewing->staged.passes;
     if (!is_mirrored)
         cache_planes(cache, viewing->layer, viewing->lane, viewing->heads.begin,
                      view->plane);
@@ -117,47 +128,64 @@ static void describe_view(const struct kvw_cache *cache, const struct viewing *v
     }
 }
 
-static int make_view(struct kvw_cache *cache, const struct viewing *viewing,
-                     struct kvw_view *view)
+/* One try: 1 with a view, 0 to be taken again, negative an error. */
+static int try_view(struct kvw_cache *cache, struct viewing *viewing,
+                    const struct cut_of *of, struct kvw_view *view)
 {
     const struct kvw_geometry_group *group = &cache->geometry.group[viewing->group];
+    struct cut cut;
+    int pin = -1;
+
+    int error = cut_take(cache, of, &cut);
+    if (error == 0 && viewing->is_staged) {
+        error = staged_look(cache, of, &cut, &viewing->staged);
+        viewing->open = viewing->staged.open;
+        viewing->written = viewing->staged.written;
+        if (error == -EAGAIN)
+            return 0;
+    }
+    if (error != 0)
+        return error;
+    uint64_t low = lowest_ring_row(group, &cut.group, viewing->open,
+                                   viewing->is_staged ? viewing->written : 0);
+    if (viewing->is_pinned) {
+        pin = hold_rows(cache, viewing, &cut, low);
+        if (pin < 0)
+            return pin;
+    }
+    int is_held = cut_is_held(cache, of, &cut, low);
+    if (is_held > 0) {
+        describe_view(cache, viewing, &cut, view);
+        view->hold = pin < 0 ? NO_HOLD : (uint32_t)pin;
+        view->hold_low = low;
+    } else if (pin >= 0) {
+        pin_clear(cache, (uint32_t)pin);
+    }
+    return is_held;
+}
+
+static int make_view(struct kvw_cache *cache, struct viewing *viewing,
+                     struct kvw_view *view)
+{
     const struct cut_of of = {
         .lane = viewing->lane,
         .group = viewing->group,
         .layer = viewing->layer,
         .ranks = viewing->ranks,
-        .is_own_step = viewing->is_own_step,
+        .is_here = viewing->is_here,
     };
 
     for (uint32_t tries = 0; tries < KVW_RETRIES_MAX; tries++) {
-        struct cut cut;
-        int pin = -1;
-
-        int error = cut_take(cache, &of, &cut);
-        if (error != 0)
-            return error;
-        uint64_t low = lowest_ring_row(group, &cut.group, viewing->open);
-        if (viewing->is_pinned) {
-            pin = hold_rows(cache, viewing, &cut, low);
-            if (pin < 0)
-                return pin;
-        }
-        int is_held = cut_is_held(cache, &of, &cut, low);
-        if (is_held > 0) {
-            describe_view(cache, viewing, &cut, view);
-            view->hold = pin < 0 ? NO_HOLD : (uint32_t)pin;
-            view->hold_low = low;
-            return 0;
-        }
-        if (pin >= 0)
-            pin_clear(cache, (uint32_t)pin);
-        if (is_held < 0)
-            return is_held;
+        int is_made = try_view(cache, viewing, &of, view);
+        if (is_made != 0)
+            return is_made > 0 ? 0 : is_made;
+        spin_pause();
     }
-    return fail(-EAGAIN,
-                "get '%s': lane %u, layer %u: its rows were claimed %u times while "
-                "it was taken",
-                cache->name, viewing->lane, viewing->layer, KVW_RETRIES_MAX);
+    return fail(
+        -EAGAIN,
+        "get '%s': lane %u, layer %u: its rows were claimed%s in all of %u tries",
+        cache->name, viewing->lane, viewing->layer,
+        viewing->is_staged ? " or being written" : "", KVW_RETRIES_MAX);
 }
 
 static int check_place(const struct kvw_cache *cache, const char *call, uint32_t lane,
@@ -173,14 +201,8 @@ static int check_place(const struct kvw_cache *cache, const char *call, uint32_t
 int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
             uint32_t flags, struct kvw_view *view)
 {
-    if (cache->rank == KVW_READER) {
-        if (flags & KVW_STAGED)
-            return fail(
-                -EOPNOTSUPP,
-                "get '%s': rows of an open chunk are shown to their own rank only",
-                cache->name);
+    if (cache->rank == KVW_READER)
         return kvw_cut(cache, lane, layer, 0, flags, view);
-    }
     int error = step_check_lane(cache, "get", lane);
     if (error == 0)
         error = check_place(cache, "get", lane, layer);
@@ -198,7 +220,7 @@ int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
         .row_part = cache->row_part,
         .heads = cache->heads[g],
         .is_pinned = (flags & KVW_UNPINNED) == 0,
-        .is_own_step = true,
+        .is_here = true,
     };
     if (flags & KVW_STAGED) {
         viewing.open = lane_of(cache, lane)->open[g].n;
@@ -258,9 +280,6 @@ int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
     int error = check_place(cache, "cut", lane, layer);
     if (error != 0)
         return error;
-    if (flags & KVW_STAGED)
-        return fail(-EOPNOTSUPP, "cut '%s': a cut shows committed rows only",
-                    cache->name);
     const uint32_t g = cache->layers[layer.index].group;
     const uint64_t of_lane = cache->lane_ranks[lane];
     const uint64_t of_layer = of_lane & cache->layers[layer.index].ranks;
@@ -278,6 +297,8 @@ int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
         .row_part = UINT32_MAX,
         .heads = {0, cache->geometry.group[g].n_heads},
         .is_pinned = (flags & KVW_UNPINNED) == 0,
+        .is_here = (flags & KVW_STAGED) != 0, /* where the open chunk is */
+        .is_staged = (flags & KVW_STAGED) != 0,
     };
     if (ranks != of_layer) /* who all hold all heads and all rows */
         error = span_of(cache, ranks, &viewing);
@@ -303,7 +324,10 @@ int kvw_release(struct kvw_cache *cache, struct kvw_view *view)
     uint64_t rewinds = 0;
     bool is_clean = true;
 
-    fence_acquire(); /* R1, pairs with B3 */
+    fence_acquire(); /* R1, pairs with B3 and X1 */
+    if (staged_passes(cache, view->lane, view->layer, view->hold_staged) !=
+        view->hold_passes)
+        is_clean = false;
     FOR_EACH_RANK(rank, view->ranks)
     {
         struct kvw_board *board = board_of(cache, (uint32_t)rank, view->lane);

@@ -28,7 +28,11 @@ struct wait_for {
     const void *context;
     const char *what;     /* for the text: "step 12" */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
+    uint64_t slice_ns;    /* longest sleep */
 };
+
+/* Longest sleep of a wait for a publication or a promise, which wake their sleepers. */
+#define WAIT_SLICE_NS (KVW_WAIT_SLICE_MS * 1000000ull)
 
 /** Now, CLOCK_MONOTONIC. */
 uint64_t wait_now_ns(void);

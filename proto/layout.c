@@ -40,6 +40,8 @@ uint64_t layout_hash(void)
         offsetof(struct kvw_board, ask),
         offsetof(struct kvw_board, outside),
         offsetof(struct kvw_board, claim),
+        offsetof(struct kvw_board, base),
+        KVW_LAYER_WORDS,
         sizeof(struct kvw_board_claim),
         offsetof(struct kvw_board_claim, want),
         offsetof(struct kvw_board_claim, hi),
@@ -147,8 +149,10 @@ int layout_of(const struct kvw_geometry *geometry, struct kvw_layout *layout,
                            geometry->n_layers;
     layout->record_bytes = align_up(layout->record_words * 8ull, KVW_CACHELINE);
     layout->staged_offset = layout->records_offset + KVW_RECORDS * layout->record_bytes;
+    layout->pass_offset = layout->staged_offset + geometry->n_layers * 8ull;
+    layout->read_offset = layout->pass_offset + geometry->n_layers * 8ull;
     layout->board_bytes =
-        align_up(layout->staged_offset + geometry->n_layers * 8ull, KVW_CACHELINE);
+        align_up(layout->read_offset + geometry->n_layers * 8ull, KVW_CACHELINE);
     layout->control_bytes =
         align_up(layout->boards_offset + n_boards * layout->board_bytes, KVW_PAGE);
 

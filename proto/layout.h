@@ -86,7 +86,8 @@ struct kvw_board {
     shared_u64 ask;     /* recovery promise: era + 1 once promised */
     shared_u64 outside; /* lowest step of the lane's ranks elsewhere; all ones = none */
     shared_u64 claim;   /* begins and aborts so far, one number for all groups */
-    uint8_t reserved1[24];
+    shared_u64 base;    /* version that the open chunk stands on */
+    uint8_t reserved1[16];
 };
 
 /* Words of a group in the claim lines that follow the first line of a board. */
@@ -106,6 +107,9 @@ enum {
     KVW_RECORD_WORD_GROUPS = 4,                    /* then per group: the words below */
     KVW_RECORD_GROUP_WORDS = 4 + 3 * KVW_KEPT_MAX, /* T, ev, gen, epoch, kept[] */
 };                                                 /* then per layer: its floor */
+
+/* Arrays with a word for each layer, behind the records: staged, pass, read. */
+#define KVW_LAYER_WORDS 3u
 
 /* A reader's hold on rows. The attachment writes it, the ranks' owners read it. */
 struct kvw_pin {
@@ -165,6 +169,8 @@ struct kvw_layout {
     uint64_t records_offset;
     uint64_t record_bytes;
     uint64_t staged_offset; /* per layer: claim << 32 | rows written */
+    uint64_t pass_offset;   /* per layer: claim << 32 | passes << 1 | being written */
+    uint64_t read_offset; /* per layer: claim << 32 | passes of others that were read */
     uint32_t record_words;
 
     uint64_t flags_offset; /* pins: one line per board */

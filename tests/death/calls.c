@@ -68,6 +68,19 @@ static int run_release(struct scene *s)
     return kvw_release(s->worker[0], &s->view);
 }
 
+static int run_cut_staged(struct scene *s)
+{
+    return look_with(s, s->reader, KVW_STAGED);
+}
+
+static int run_have_read(struct scene *s)
+{
+    int error = kvw_have_read(s->worker[0], 0, layer(2), 1);
+    return error != 0
+               ? error
+               : kvw_wait_written(s->worker[0], 0, 0, layer(2), 1, KVW_NO_TIMEOUT);
+}
+
 static int run_cut(struct scene *s)
 {
     return look_with(s, s->reader, KVW_COMMITTED);
@@ -195,6 +208,10 @@ const struct call calls[] = {
     {"update after reset", CALL, .prepare = prepare_reset_and_begun,
      .run = run_update_0},
     {"slots and written", CALL, .prepare = prepare_begun, .run = run_in_place},
+    {"slots and written again", CALL, .prepare = prepare_written, .run = run_in_place},
+    {"staged cut by a reader", CALL, .prepare = prepare_reading_written,
+     .run = run_cut_staged},
+    {"read pass", CALL, .prepare = prepare_written, .run = run_have_read},
     {"get and release", CALL, .prepare = prepare_written_in_part, .run = run_get},
     {"get and release, staged", CALL, .prepare = prepare_written_in_part,
      .run = run_get_staged},

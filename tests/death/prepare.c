@@ -151,6 +151,12 @@ void prepare_reading_viewed(struct scene *s)
     OK(kvw_get(s->reader, 0, (struct kvw_layer){2}, KVW_COMMITTED, &s->view));
 }
 
+void prepare_reading_written(struct scene *s)
+{
+    prepare_written(s);
+    s->reader = stage_attach(&s->live, KVW_READER, SLOT_READER);
+}
+
 /* --------------------------------------------------- other steps ---------- */
 
 static void act_of(struct scene *s, enum act_kind kind, uint64_t row0, uint64_t n0,

@@ -42,6 +42,7 @@ void prepare_viewed(struct scene *s);
 void prepare_viewed_thrice(struct scene *s);
 void prepare_reading(struct scene *s);
 void prepare_reading_viewed(struct scene *s);
+void prepare_reading_written(struct scene *s);
 
 /* Other steps. */
 void prepare_to_truncate(struct scene *s);

@@ -402,4 +402,5 @@ void scene_witness(struct scene *scene)
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         OK(kvw_cut(witness->reader, 0, (struct kvw_layer){layer}, 1, KVW_UNPINNED,
                    &witness->view[layer]));
+    onlooker_look(witness->reader, &scene->onlooker);
 }

@@ -12,6 +12,7 @@
 
 #include "client/cache.h"
 #include "tests/death/model.h"
+#include "tests/death/staged.h"
 
 /* Slots of attachments: rank r has slot r. */
 enum {
@@ -45,6 +46,7 @@ struct scene {
     struct kvw_cache *dead;              /* to be freed at the end, or NULL */
     struct held held;                    /* pinned */
     struct held witness;                 /* unpinned, of what rank 0 published last */
+    struct onlooker onlooker;            /* of what it has staged; the same reader */
 
     /* The call under test, made by rank 0, and what the call needs. */
     struct act act; /* the step that it is part of, or that is to follow it */

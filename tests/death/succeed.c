@@ -18,6 +18,7 @@ struct after {
     struct kvw_cache *worker[RANKS_MAX];
     struct held held;
     struct held witness;
+    struct onlooker onlooker[2]; /* from before the call, and from the death on */
     struct kvw_cache *grave[GRAVES_MAX]; /* died on the copy: freed at the end */
     uint32_t n_graves;
 };
@@ -50,6 +51,8 @@ static void ask_witness(const struct after *after)
         EXPECT(error == -KVW_EOVERRUN || (error == 0 && wrong == NULL),
                "release of an unpinned view: %d; %s", error, wrong);
     }
+    onlooker_ask(after->look, &after->onlooker[0]);
+    onlooker_ask(after->look, &after->onlooker[1]);
 }
 
 /* All layers, groups and planes at one step (R1, R4, R5, R9). */
@@ -90,12 +93,11 @@ static bool find_state(const struct after *after, struct outcome *outcome)
 }
 
 /* Views of the live cache as views of the copy. */
-static void move(const struct scene *scene, const struct held *live, struct held *moved)
+static void move(const struct scene *scene, struct kvw_view views[LAYERS])
 {
-    *moved = *live;
     for (uint32_t layer = 0; layer < LAYERS; layer++)
-        for (uint32_t p = 0; p < PLANES; p++)
-            moved->view[layer].plane[p].base += scene->copy.data - scene->live.data;
+        for (uint32_t p = 0; p < PLANES && views[layer].plane[p].base != NULL; p++)
+            views[layer].plane[p].base += scene->copy.data - scene->live.data;
 }
 
 /* The readers that have views all the while, on the copy. */
@@ -103,11 +105,16 @@ static void move_readers(struct after *after)
 {
     const struct scene *scene = after->scene;
 
-    move(scene, &scene->witness, &after->witness);
+    after->witness = scene->witness;
+    move(scene, after->witness.view);
+    after->onlooker[0] = scene->onlooker;
+    move(scene, after->onlooker[0].view);
+    onlooker_look(after->look, &after->onlooker[1]);
     after->held.reader = NULL;
     if (scene->held.reader == NULL)
         return;
-    move(scene, &scene->held, &after->held);
+    after->held = scene->held;
+    move(scene, after->held.view);
     after->held.reader = stage_attach(&scene->copy, KVW_READER, SLOT_HELD);
     after->held.reader->pins_used = scene->held.reader->pins_used;
 }

@@ -317,7 +317,7 @@ static void act_get(struct play *play)
         return;
     memset(&held->view, 0xa5, sizeof held->view);
     int error = kind & 4
-                    ? kvw_cut(play->cache, lane, layer, ranks, kind & 2, &held->view)
+                    ? kvw_cut(play->cache, lane, layer, ranks, kind & 3, &held->view)
                     : kvw_get(play->cache, lane, layer, kind & 3, &held->view);
     if (done(error) != 0)
         return;
@@ -390,11 +390,19 @@ static void act_wait(struct play *play)
     const uint32_t lane = any_lane(play);
     const uint32_t rank = any_rank(play);
     const uint64_t goal = input_number(&play->input, rows_of(play, lane, 0));
-    const uint32_t group =
-        (uint32_t)input_below(&play->input, play->stage.geometry.n_groups + 2);
+    const uint32_t n_groups = play->stage.geometry.n_groups;
+    const uint32_t group = (uint32_t)input_below(&play->input, n_groups + 5);
+    const struct kvw_layer layer = {(uint32_t)goal % 8};
+    const uint32_t pass = (uint32_t)(goal >> 3);
 
     if (group == 0)
         (void)done(kvw_wait_step(play->cache, lane, rank, goal, 1));
+    else if (group == n_groups + 2)
+        (void)done(kvw_wait_written(play->cache, lane, rank, layer, pass, 1));
+    else if (group == n_groups + 3)
+        (void)done(kvw_wait_read(play->cache, lane, rank, layer, pass, 1));
+    else if (group == n_groups + 4)
+        (void)done(kvw_have_read(play->cache, lane, layer, pass));
     else
         (void)done(kvw_wait_rows(play->cache, lane, rank, group - 1, goal, 1));
 }

@@ -104,7 +104,8 @@ static void check_places(const struct kvw_geometry *geometry,
     KVW_CHECK(layout->record_words * 8ull <= layout->record_bytes);
     KVW_CHECK(layout->records_offset + KVW_RECORDS * layout->record_bytes <=
               layout->staged_offset);
-    KVW_CHECK(layout->staged_offset + geometry->n_layers * 8ull <= layout->board_bytes);
+    KVW_CHECK(layout->staged_offset + KVW_LAYER_WORDS * geometry->n_layers * 8ull <=
+              layout->board_bytes);
     KVW_CHECK(flags_end <= layout->high_offset);
     KVW_CHECK(layout->high_offset + KVW_ATTACHMENTS_MAX * 4ull <= layout->pins_offset);
     KVW_CHECK(pins_end <= layout->pins_bytes);

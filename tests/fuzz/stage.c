@@ -130,7 +130,7 @@ static uint64_t *board_word(struct stage *stage, struct input *input)
     const uint64_t board =
         layout->boards_offset + input_below(input, n_boards) * layout->board_bytes;
     uint64_t first = 0;
-    uint64_t n_words = 5; /* the last ones are reserved */
+    uint64_t n_words = 6; /* the last ones are reserved */
     uint64_t version;
     uint8_t back;
 
@@ -150,7 +150,7 @@ static uint64_t *board_word(struct stage *stage, struct input *input)
         break;
     default:
         first = layout->staged_offset;
-        n_words = stage->geometry.n_layers;
+        n_words = (uint64_t)KVW_LAYER_WORDS * stage->geometry.n_layers;
         break;
     }
     return word_at(stage, STAGE_CONTROL,

@@ -291,8 +291,8 @@ uint64_t oracle_prefix(const struct oracle *oracle, uint32_t lane, uint32_t rank
 }
 
 uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer,
-                      uint64_t step, uint64_t ranks, int staged, uint64_t ahead,
-                      struct shown *shown)
+                      uint64_t step, uint64_t ranks, const struct m_chunk *chunk,
+                      uint64_t ahead, struct shown *shown)
 {
     const struct m_lane *of = &oracle->lane[lane];
     const uint32_t group = group_of(oracle, layer);
@@ -301,13 +301,10 @@ uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer
     const struct m_group *at = &record->group[group];
     const uint64_t sink = geometry->sink_rows;
     const uint64_t keep_slot = sink + oracle_ring_rows(oracle, group);
-    uint64_t n_open = staged < 0 ? 0 : of->board[staged].group[group].n;
-    uint64_t prefix = staged < 0 || n_open == 0
-                          ? 0
-                          : oracle_prefix(oracle, lane, (uint32_t)staged, layer);
     const uint64_t low = oracle_low(oracle, group, at, ahead);
     /* What the last query of the chunk sees of the ring starts here. */
-    const uint64_t low_last = oracle_low(oracle, group, at, max_u64(ahead, n_open));
+    const uint64_t low_last =
+        oracle_low(oracle, group, at, max_u64(ahead, chunk->open));
     /* A chunk that begins in the sink: its rows follow those before it. */
     const uint64_t low_ring = at->rows < sink ? at->rows : low;
     uint32_t n_shown = 0;
@@ -324,7 +321,7 @@ uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer
         if (row >= low_last || kept_of(at, row) == NULL)
             add_row(shown, &n_shown, row, KVW_PIECE_PAST, slot_of(oracle, group, row));
     }
-    for (uint64_t row = at->rows; row < at->rows + prefix; row++)
+    for (uint64_t row = at->rows; row < at->rows + chunk->written; row++)
         add_row(shown, &n_shown, row, KVW_PIECE_CURRENT, slot_of(oracle, group, row));
     set_positions(oracle, group, low_ring, low_ring + (low_last - low), shown, n_shown);
     return leave_out(oracle, record->floor[layer], ranks, shown, n_shown);

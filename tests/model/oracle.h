@@ -85,6 +85,10 @@ struct m_version {
 
 struct m_layer {
     uint64_t prefix; /* rows of the open chunk that count as written */
+    uint64_t writes; /* times that its rows were written or handed out, ever */
+    uint32_t passes; /* of these, those of the open chunk that were told */
+    uint32_t read;   /* pass of others that the rank has read */
+    bool is_writing; /* slots are handed out */
     uint64_t stamp[M_CHUNK];
     struct m_version *version; /* steps ascend */
     uint32_t n_versions;
@@ -140,6 +144,16 @@ struct m_pin {
     uint64_t keep_first;
     uint64_t keep_end;
     bool is_revoked; /* a begin went on over it */
+};
+
+/* The open chunk of a layer as a view shows it. */
+struct m_chunk {
+    uint64_t open; /* rows; 0: the view is the committed one */
+    uint64_t written;
+    bool is_writing;     /* somebody writes the layer now: no view */
+    bool is_writer_dead; /* and never will end */
+    uint64_t ranks;      /* whose writing would change what is shown */
+    uint64_t writes;     /* theirs so far */
 };
 
 /* What a call may answer. */
@@ -230,16 +244,27 @@ bool oracle_see_hi(struct oracle *oracle, uint32_t rank, uint32_t lane, uint32_t
 
 /* ---- what is visible ---- */
 
-/* Rows of a view at a step over the row parts of `ranks`. `staged` < 0: committed; else
- * the rank whose open chunk is shown. `ahead`: rows that the window has moved on. */
+/* Rows of a view at a step over the row parts of `ranks`, with those of a chunk. `ahead`:
+ * rows that the window has moved on. */
 uint32_t oracle_shown(const struct oracle *oracle, uint32_t lane, uint32_t layer,
-                      uint64_t step, uint64_t ranks, int staged, uint64_t ahead,
-                      struct shown *shown);
+                      uint64_t step, uint64_t ranks, const struct m_chunk *chunk,
+                      uint64_t ahead, struct shown *shown);
 
 /* Rows of the open chunk that count as written: those that this rank wrote in one run,
  * and those that are none of its own. */
 uint64_t oracle_prefix(const struct oracle *oracle, uint32_t lane, uint32_t rank,
                        uint32_t layer);
+
+/* ---- oracle_staged.c: open chunks as others see them ---- */
+
+/* What a view of a set of ranks at a step shows of the chunk that follows it. */
+void oracle_chunk(const struct oracle *oracle, uint32_t lane, uint32_t layer,
+                  uint64_t step, uint64_t ranks, struct m_chunk *chunk);
+uint64_t oracle_writes(const struct oracle *oracle, uint32_t lane, uint32_t layer,
+                       uint64_t ranks);
+/* True if a rank has written (or read) a pass of the chunk that follows a step. */
+bool oracle_has_pass(const struct oracle *oracle, uint32_t lane, uint32_t rank,
+                     uint32_t layer, uint64_t step, uint32_t pass, bool is_read);
 
 /* Stamp of a row: what `rank` wrote; false if it never committed it. */
 bool oracle_stamp(const struct oracle *oracle, uint32_t lane, uint32_t rank,

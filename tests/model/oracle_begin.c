@@ -269,6 +269,10 @@ void oracle_begin(struct oracle *oracle, uint32_t rank, uint32_t lane,
         open->hi = hi;
         board->begun[i] = items[i];
     }
+    for (uint32_t layer = 0; layer < oracle->geometry->n_layers; layer++) {
+        board->layer[layer].passes = board->layer[layer].read = 0;
+        board->layer[layer].is_writing = false;
+    }
     board->is_open = true;
     board->n_begun = n_items;
     board->claim++;

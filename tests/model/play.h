@@ -35,6 +35,7 @@ enum op_kind {
     OP_HOLD, /* get or cut, and keep the view */
     OP_RELEASE,
     OP_WAIT,
+    OP_PASS,    /* say that a pass was read, or wait for one */
     OP_RECOVER, /* one rank calls it */
     OP_RECOVER_ALL,
     OP_KILL,
@@ -66,7 +67,9 @@ struct held {
     uint32_t pin_index;
     struct m_pin pin;
     struct kvw_view view;
-    uint64_t digest; /* of its committed rows, when it was taken */
+    struct m_chunk chunk; /* of a staged view of others */
+    uint64_t digest;      /* of its committed rows, when it was taken */
+    uint64_t staged;      /* the same of the other rows */
 };
 
 struct player {

@@ -101,6 +101,9 @@ static bool check_rank(struct player *player, uint32_t rank, uint32_t lane)
             !player_view(player, rank, lane, layer, KVW_STAGED | unpinned, UINT64_MAX,
                          NULL))
             return false;
+        if ((coin >> (layer + 16) & 3) == 0 &&
+            !player_view(player, rank, lane, layer, KVW_STAGED | unpinned, 0, NULL))
+            return false;
     }
     return true;
 }
@@ -128,7 +131,9 @@ bool player_check_lane(struct player *player, uint32_t lane)
             uint32_t flags = (coin >> layer & 1) != 0 ? KVW_UNPINNED : 0;
             uint64_t ranks = (coin >> (layer + 1) & 1) != 0 ? UINT64_MAX : 0;
             if (oracle_holders(&player->oracle, lane, layer) != 0 &&
-                !player_view(player, seat, lane, layer, flags, ranks, NULL))
+                (!player_view(player, seat, lane, layer, flags, ranks, NULL) ||
+                 !player_view(player, seat, lane, layer, KVW_STAGED | flags, ranks,
+                              NULL)))
                 return false;
         }
     }

@@ -11,14 +11,22 @@
 static void touch(struct player *player, uint32_t rank, uint32_t lane, uint32_t layer)
 {
     uint32_t g = geometry_group_of(&player->world.geometry, layer);
-    player->oracle.lane[lane].board[rank].group[g].is_touched = true;
+    struct m_board *board = &player->oracle.lane[lane].board[rank];
+
+    board->group[g].is_touched = true;
+    board->layer[layer].is_writing = true;
+    board->layer[layer].writes++;
 }
 
 static void see_written(struct player *player, uint32_t rank, uint32_t lane,
                         uint32_t layer, uint64_t end)
 {
-    uint64_t *prefix = &player->oracle.lane[lane].board[rank].layer[layer].prefix;
-    *prefix = max_u64(*prefix, end);
+    struct m_layer *of = &player->oracle.lane[lane].board[rank].layer[layer];
+
+    of->prefix = max_u64(of->prefix, end);
+    of->is_writing = false;
+    of->passes++;
+    of->writes++;
 }
 
 static uint64_t new_stamp(struct player *player)

@@ -26,6 +26,7 @@ bool play_on_rank(struct player *player, const struct op *op, uint32_t rank,
 bool play_hold(struct player *player, uint32_t lane, const uint32_t *random);
 bool play_release(struct player *player, uint32_t random);
 bool play_wait(struct player *player, uint32_t lane, const uint32_t *random);
+bool play_pass(struct player *player, uint32_t lane, const uint32_t *random);
 bool play_forbidden(struct player *player, uint32_t lane, const uint32_t *random);
 
 /* ---- play_seats.c ---- */

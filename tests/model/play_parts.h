@@ -23,7 +23,10 @@ struct wanted {
     uint32_t layer;
     uint64_t step;
     uint64_t ranks;
-    int staged; /* rank, or -1 */
+    bool is_staged;
+    bool is_shared;        /* staged, and shown to others than its rank */
+    uint64_t staged_epoch; /* of the open chunk: that may be shown too */
+    struct m_chunk chunk;
     uint32_t n_shown;
     struct shown shown[M_SHOWN];
 };
@@ -31,7 +34,7 @@ struct wanted {
 /** Compare a view; sets what is shown in `wanted`. */
 bool view_compare(struct player *player, struct wanted *wanted,
                   const struct kvw_view *view);
-/** A number of all bytes of the committed rows that a view shows. */
-uint64_t view_digest(const struct kvw_view *view);
+/** A number of all bytes of the committed rows that a view shows, or of the others. */
+uint64_t view_digest(const struct kvw_view *view, bool is_current);
 
 #endif

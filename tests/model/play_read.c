@@ -56,7 +56,7 @@ bool play_hold(struct player *player, uint32_t lane, const uint32_t *random)
         ranks = 0;
     else if (random[4] % 4 == 1)
         ranks = some_ranks(player, holders, random[5]);
-    else if (is_rank && random[4] % 4 == 2)
+    if (random[4] % 4 == 2 || (random[4] >> 2 & 1) != 0)
         flags |= KVW_STAGED;
     if (ranks != UINT64_MAX && ranks != 0 && !is_heads_run(player, layer, ranks)) {
         int error = kvw_cut(player->world.seat[seat], lane, (struct kvw_layer){layer},
@@ -142,8 +142,8 @@ bool play_forbidden(struct player *player, uint32_t lane, const uint32_t *random
                            kvw_abort(reader, lane) != -EACCES ||
                            kvw_truncate(reader, lane, &item, 1) != -EACCES ||
                            kvw_reset(reader, lane, NULL, 0) != -EACCES ||
-                           kvw_recover(reader, lane, 0, NULL) != -EACCES ||
-                           kvw_get(reader, lane, at, KVW_STAGED, &view) != -EOPNOTSUPP))
+                           kvw_have_read(reader, lane, at, 1) != -EACCES ||
+                           kvw_recover(reader, lane, 0, NULL) != -EACCES))
         return player_fail(player, "a reader could write");
     if (cache == NULL)
         return true;
@@ -165,4 +165,82 @@ bool play_forbidden(struct player *player, uint32_t lane, const uint32_t *random
          kvw_update(cache, lane, at, 0, 1, source) >= 0))
         return player_fail(player, "rank %u could write in lane %u", rank, lane);
     return true;
+}
+
+static bool play_have_read(struct player *player, uint32_t lane, uint32_t rank,
+                           uint32_t layer, uint32_t pass)
+{
+    const uint32_t g = geometry_group_of(&player->world.geometry, layer);
+    struct m_board *board = &player->oracle.lane[lane].board[rank];
+    int want = 0;
+
+    if (!board->is_held || !oracle_holds(&player->oracle, layer, rank))
+        want = -ERANGE;
+    else if (board->group[g].n == 0)
+        want = -EINVAL;
+    int result =
+        kvw_have_read(player->world.seat[rank], lane, (struct kvw_layer){layer}, pass);
+    if (result == 0)
+        board->layer[layer].read = pass;
+    return result == want ||
+           player_fail(player, "have_read(rank %u, lane %u, layer %u) -> %d, want %d",
+                       rank, lane, layer, result, want);
+}
+
+/* Who of them may end a wait, and how. */
+static void expect_pass(const struct player *player, uint32_t lane, uint32_t layer,
+                        uint64_t ranks, uint64_t step, uint32_t pass, bool is_read,
+                        struct expect *expect)
+{
+    for (uint32_t peer = 0; peer < player->world.geometry.n_ranks; peer++) {
+        if ((ranks >> peer & 1) == 0 ||
+            oracle_has_pass(&player->oracle, lane, peer, layer, step, pass, is_read))
+            continue;
+        if (player->oracle.seat[peer] != KVW_SEAT_OWNED)
+            expect_error(expect, -EOWNERDEAD);
+        if (player->oracle.seat[peer] != KVW_SEAT_DEAD)
+            expect_error(expect, -ETIMEDOUT);
+    }
+}
+
+bool play_pass(struct player *player, uint32_t lane, const uint32_t *random)
+{
+    const struct m_lane *of = &player->oracle.lane[lane];
+    const uint32_t layer = random[1] % player->world.geometry.n_layers;
+    const uint32_t seat = play_seat_of(player, random[0]);
+    const uint32_t pass = random[2] % 4;
+    const bool is_read = random[3] % 2 == 0;
+    const bool is_rank = seat < WORLD_RANKS_MAX;
+    uint64_t ranks = oracle_holders(&player->oracle, lane, layer);
+    uint64_t step = UINT64_MAX;
+    struct expect expect;
+
+    if (seat == UINT32_MAX || ranks == 0)
+        return true;
+    if (is_rank && random[4] % 2 == 0)
+        return play_have_read(player, lane, seat, layer, pass);
+    expect_init(&expect);
+    if (is_rank) {
+        step = of->board[seat].step;
+        ranks &= ~(1ull << seat);
+        if (!of->board[seat].is_held)
+            expect_error(&expect, -ERANGE);
+    }
+    for (uint32_t peer = 0; peer < player->world.geometry.n_ranks; peer++) {
+        if ((ranks >> peer & 1) == 0)
+            continue;
+        step = is_rank ? step : min_u64(step, of->board[peer].step);
+        if (is_rank && of->board[peer].ask != of->board[seat].era)
+            expect_error(&expect, -ESTALE);
+    }
+    expect_pass(player, lane, layer, ranks, step, pass, is_read, &expect);
+    int result = is_read
+                     ? kvw_wait_read(player->world.seat[seat], lane, KVW_ALL_RANKS,
+                                     (struct kvw_layer){layer}, pass, 0)
+                     : kvw_wait_written(player->world.seat[seat], lane, KVW_ALL_RANKS,
+                                        (struct kvw_layer){layer}, pass, 0);
+    return expect_allows(&expect, result) ||
+           player_fail(player,
+                       "wait for pass %u (seat %u, lane %u, layer %u) -> %d (%s)", pass,
+                       seat, lane, layer, result, kvw_last_error());
 }

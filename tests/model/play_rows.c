@@ -42,10 +42,13 @@ static bool check_elements(struct player *player, const struct wanted *wanted,
                             .step[wanted->step]
                             .record.group[group]
                             .rows;
-        if (shown->piece_class == KVW_PIECE_CURRENT)
+        const bool is_current = shown->piece_class == KVW_PIECE_CURRENT;
+        const uint64_t step =
+            is_current && board->step > wanted->step ? wanted->step + 1 : wanted->step;
+        if (is_current && step == wanted->step)
             stamp = board->layer[wanted->layer].stamp[shown->row - rows];
         else if (!oracle_stamp(&player->oracle, wanted->lane, owner, wanted->layer,
-                               shown->row, wanted->step, &stamp))
+                               shown->row, step, &stamp))
             return player_fail(player, "the oracle has no row %" PRIu64, shown->row);
         for (uint32_t p = 0; p < view->n_planes; p++) {
             const char *at = (const char *)kvw_piece_at(&view->plane[p], piece, h) +
@@ -106,12 +109,8 @@ static bool check_head(struct player *player, const struct wanted *wanted,
                            view->window_rows, view->sink_rows, view->lane, view->layer,
                            view->window_kind, view->n_planes, view->head_first,
                            view->n_heads, first, end - first, view->n_pieces);
-    uint64_t staged_epoch =
-        wanted->staged < 0 ||
-                player->oracle.lane[wanted->lane].board[wanted->staged].group[g].n == 0
-            ? at->epoch
-            : player->oracle.lane[wanted->lane].board[wanted->staged].group[g].epoch;
-    if (view->epoch != at->epoch && view->epoch != staged_epoch)
+    if (view->epoch != at->epoch &&
+        (!wanted->is_staged || view->epoch != wanted->staged_epoch))
         return player_fail(player, "epoch of the view: %" PRIu64 ", want %" PRIu64,
                            view->epoch, at->epoch);
     return true;
@@ -168,12 +167,8 @@ static uint64_t committed_end(const struct player *player, const struct wanted *
 {
     const struct m_lane *lane = &player->oracle.lane[wanted->lane];
     uint32_t g = geometry_group_of(&player->world.geometry, wanted->layer);
-    uint64_t prefix = wanted->staged < 0
-                          ? 0
-                          : oracle_prefix(&player->oracle, wanted->lane,
-                                          (uint32_t)wanted->staged, wanted->layer);
 
-    return lane->step[wanted->step].record.group[g].rows + prefix;
+    return lane->step[wanted->step].record.group[g].rows + wanted->chunk.written;
 }
 
 static bool check_rows(struct player *player, const struct wanted *wanted,
@@ -213,29 +208,29 @@ bool view_compare(struct player *player, struct wanted *wanted,
     const uint32_t g = geometry_group_of(oracle->geometry, wanted->layer);
     uint64_t ahead = 0;
 
-    if (wanted->staged >= 0) {
-        uint64_t n = oracle->lane[wanted->lane].board[wanted->staged].group[g].n;
+    if (wanted->is_staged && (wanted->chunk.open > 0 || !wanted->is_shared)) {
+        uint64_t n = wanted->chunk.open;
         ahead = oracle->geometry->group[g].kind == KVW_GEOMETRY_ROW ? 1 : n;
         wanted->n_shown =
             oracle_shown(oracle, wanted->lane, wanted->layer, wanted->step,
-                         wanted->ranks, wanted->staged, ahead, wanted->shown);
+                         wanted->ranks, &wanted->chunk, ahead, wanted->shown);
         /* With nothing open, a window of kind row may stand still or be one row on. */
         if (n == 0 && !is_same_rows(wanted, view, true))
             ahead = 0;
     }
     wanted->n_shown = oracle_shown(oracle, wanted->lane, wanted->layer, wanted->step,
-                                   wanted->ranks, wanted->staged, ahead, wanted->shown);
+                                   wanted->ranks, &wanted->chunk, ahead, wanted->shown);
     player->n_views++;
     return check_head(player, wanted, view) && check_rows(player, wanted, view);
 }
 
-uint64_t view_digest(const struct kvw_view *view)
+uint64_t view_digest(const struct kvw_view *view, bool is_current)
 {
     uint64_t digest = 1;
 
     for (uint32_t i = 0; i < view->n_pieces; i++) {
         const struct kvw_piece *piece = &view->piece[i];
-        if (piece->piece_class == KVW_PIECE_CURRENT)
+        if ((piece->piece_class == KVW_PIECE_CURRENT) != is_current)
             continue;
         for (uint32_t p = 0; p < view->n_planes; p++) {
             for (uint32_t h = 0; h < view->n_heads; h++) {

@@ -112,8 +112,33 @@ static bool keep_view(struct player *player, const struct wanted *wanted, uint32
     held->ranks = wanted->ranks;
     held->low = oracle_low(&player->oracle, g, &step->record.group[g], 0);
     memcpy(held->rewinds, step->rewinds, sizeof held->rewinds);
-    held->digest = view_digest(&held->view);
+    held->chunk = wanted->chunk;
+    held->digest = view_digest(&held->view, false);
+    held->staged = view_digest(&held->view, true);
     return true;
+}
+
+/* What is shown of the open chunk: a rank's own, or what a set of ranks has. */
+static void see_chunk(struct player *player, uint32_t seat, bool is_cut,
+                      struct wanted *wanted)
+{
+    const struct oracle *oracle = &player->oracle;
+    const uint32_t g = geometry_group_of(oracle->geometry, wanted->layer);
+
+    wanted->is_staged = true;
+    wanted->is_shared = is_cut;
+    if (is_cut) {
+        wanted->step = min_step_here(player, wanted->lane, wanted->ranks);
+        oracle_chunk(oracle, wanted->lane, wanted->layer, wanted->step, wanted->ranks,
+                     &wanted->chunk);
+        return;
+    }
+    const struct m_board *board = &oracle->lane[wanted->lane].board[seat];
+    wanted->staged_epoch = board->group[g].epoch;
+    wanted->chunk.open = board->group[g].n;
+    if (board->group[g].n > 0)
+        wanted->chunk.written =
+            oracle_prefix(oracle, wanted->lane, seat, wanted->layer);
 }
 
 bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t layer,
@@ -123,7 +148,7 @@ bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t l
     const bool is_cut = seat >= WORLD_RANKS_MAX || ranks != UINT64_MAX;
     struct held own = {.is_used = false};
     struct held *to = held != NULL ? held : &own;
-    struct wanted wanted = {.lane = lane, .layer = layer, .staged = -1};
+    struct wanted wanted = {.lane = lane, .layer = layer};
     const uint64_t used = pins_in_use(player, seat);
     int error;
 
@@ -150,8 +175,13 @@ bool player_view(struct player *player, uint32_t seat, uint32_t lane, uint32_t l
     if (is_cut && error == 0 && player->oracle.lane[lane].outside == wanted.step &&
         to->view.step > wanted.step)
         wanted.step = min_step_here(player, lane, wanted.ranks);
-    if ((flags & KVW_STAGED) != 0)
-        wanted.staged = (int)seat;
+    if ((flags & KVW_STAGED) != 0) {
+        see_chunk(player, seat, is_cut, &wanted);
+        if (is_cut && wanted.chunk.is_writing)
+            return error == -EAGAIN ||
+                   (error == -EOWNERDEAD && wanted.chunk.is_writer_dead) ||
+                   player_fail(player, "a layer that is written was shown: %d", error);
+    }
     if (error == -EAGAIN && is_rewound(player, lane, wanted.step, wanted.ranks))
         return true;
     if (error != 0)
@@ -179,8 +209,12 @@ bool player_release(struct player *player, struct held *held)
     const struct m_lane *lane = &oracle->lane[held->lane];
     const uint32_t g = geometry_group_of(oracle->geometry, held->layer);
     const uint64_t ring = oracle_ring_rows(oracle, g);
-    const bool is_changed = view_digest(&held->view) != held->digest;
-    bool is_clean = true;
+    const bool is_past_changed = view_digest(&held->view, false) != held->digest;
+    const bool is_changed =
+        is_past_changed ||
+        (held->chunk.ranks != 0 && view_digest(&held->view, true) != held->staged);
+    bool is_clean = oracle_writes(oracle, held->lane, held->layer, held->chunk.ranks) ==
+                    held->chunk.writes;
 
     for (uint32_t rank = 0; rank < oracle->geometry->n_ranks; rank++) {
         const struct m_board *board = &lane->board[rank];
@@ -197,7 +231,7 @@ bool player_release(struct player *player, struct held *held)
             is_clean = false;
     }
     held->is_used = false;
-    if (is_changed && held->is_pinned && !held->pin.is_revoked)
+    if (is_past_changed && held->is_pinned && !held->pin.is_revoked)
         return player_fail(player,
                            "rows of a pinned view were overwritten (seat %u, lane "
                            "%u, layer %u, step %" PRIu64 ")",

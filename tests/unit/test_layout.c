@@ -154,6 +154,8 @@ Test(layout, control_words_are_disjoint_aligned_and_inside)
                       8ull * layout.record_words, KVW_CACHELINE);
         walk_over(&board, layout.staged_offset, 8ull * geometry.n_layers,
                   KVW_CACHELINE);
+        walk_over(&board, layout.pass_offset, 8ull * geometry.n_layers, 8);
+        walk_over(&board, layout.read_offset, 8ull * geometry.n_layers, 8);
     }
 }
 

@@ -33,9 +33,9 @@
  * threads need a store fence in each of those threads, and device or io_uring transfers
  * into rows must be complete, before kvw_written() or kvw_update() is called for them.
  *
- * Fast path: kvw_update, kvw_slots, kvw_written, kvw_get, kvw_release, kvw_commit (on
- * which nobody sleeps), kvw_abort and a wait that is already true make no system call,
- * take no lock and allocate nothing.
+ * Fast path: kvw_update, kvw_slots, kvw_written, kvw_have_read and kvw_commit (on which
+ * nobody sleeps), kvw_get, kvw_cut, kvw_release, kvw_abort and a wait that is already true
+ * make no system call, take no lock and allocate nothing.
  */
 #ifndef KVWHEEL_KVWHEEL_H
 #define KVWHEEL_KVWHEEL_H
@@ -60,7 +60,7 @@ extern "C" {
 
 /* Failures that errno has no word for; returned negative, like errno values. */
 enum kvw_error {
-    KVW_EOVERRUN = 4096,    /* rows of the view were overwritten while it was held */
+    KVW_EOVERRUN = 4096,    /* rows of the view were written anew while it was held */
     KVW_EDIVERGED = 4097,   /* ranks published different steps of one number */
     KVW_EINCOMPLETE = 4098, /* commit: a layer has rows that were not written */
     KVW_EGONE = 4099,       /* the cache was removed, or its control words were wiped */
@@ -507,6 +507,10 @@ struct kvw_slots {
  * Then call kvw_written(); a contiguous group's rows lie at other addresses in a view,
  * so until then a compiler may not have stored them.
  *
+ * From kvw_slots() to the next kvw_written() or kvw_update() of the layer its rows count as
+ * being written, for other ranks and readers. Where these look at staged rows, ask for the
+ * slots anew for every pass.
+ *
  * @return 0, or as kvw_update() (without the gap rule).
  */
 KVW_API int kvw_slots(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
@@ -538,8 +542,9 @@ KVW_API int kvw_abort(struct kvw_cache *cache, uint32_t lane);
 
 enum kvw_get_flags {
     KVW_COMMITTED = 0, /* what was published last */
-    KVW_STAGED = 1,    /* and the rows of the open chunk that this layer has so far */
-    KVW_UNPINNED = 2,  /* no hold on the rows: kvw_release() is the whole protection */
+    KVW_STAGED = 1,    /* and the rows of the open chunk that this layer has so far;
+                          they are never pinned */
+    KVW_UNPINNED = 2,  /* no hold on any row: kvw_release() is the whole protection */
 };
 
 /*
@@ -564,6 +569,8 @@ struct kvw_view {
     uint32_t hold;         /* private: the pin */
     uint64_t hold_rewinds; /* private: of the ranks' boards when it was taken */
     uint64_t hold_low;     /* private: lowest ring row held */
+    uint64_t hold_staged;  /* private: ranks whose staged rows are shown to another */
+    uint64_t hold_passes;  /* private: their pass words when it was taken */
     uint64_t ranks;        /* whose rows they are */
     struct kvw_plane plane[KVW_SPEC_PLANES_MAX];
     struct kvw_piece piece[KVW_VIEW_PIECES_MAX];
@@ -580,14 +587,14 @@ static inline char *kvw_piece_at(const struct kvw_plane *plane,
 /**
  * View a layer: the rows of this rank (a reader: of all ranks, at one step). The rows
  * are pinned until kvw_release(): a writer that needs their memory waits, answers or
- * revokes, by its policy. Rows of an open chunk are shown to their own rank only, never
- * pinned.
+ * revokes, by its policy.
  *
- * @param flags  enum kvw_get_flags.
+ * @param flags  enum kvw_get_flags. With KVW_STAGED a reader sees what kvw_cut() shows of
+ *         open chunks.
  * @param view  [out] Its pointers are valid until release.
  * @return 0; -ERANGE (layer or lane not of this rank), -EAGAIN (lost too often against
  *         a fast writer), -EMFILE (KVW_VIEWS_MAX views held), -KVW_EGONE,
- *         -KVW_EDIVERGED, -EOPNOTSUPP (a reader asks for staged rows).
+ *         -KVW_EDIVERGED; a reader's staged view also as kvw_cut().
  */
 KVW_API int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
                     uint32_t flags, struct kvw_view *view);
@@ -595,9 +602,18 @@ KVW_API int kvw_get(struct kvw_cache *cache, uint32_t lane, struct kvw_layer lay
 /**
  * View a layer over a set of ranks at one step: the newest step that all of them have.
  *
+ * With KVW_STAGED it goes on with the rows of the open chunk that all of them have written;
+ * a rank that has committed the chunk counts with what it committed. While one of them has
+ * no chunk open, or another number of rows, the view is the committed one. (Ranks on other
+ * nodes do not count here: they may be a step behind.) Nobody is held up by it: a rank that
+ * writes the layer again while the view is held goes on, and kvw_release() says so. See
+ * kvw_wait_written() for ranks that read each other's rows in every pass.
+ *
  * @param ranks  Bit r: rank r. The heads shown are those from the first to the last of
  *         the set, which must follow each other. 0: every rank that holds the layer.
- * @return as kvw_get(); -EINVAL if the ranks' heads do not follow each other.
+ * @return as kvw_get(); -EINVAL if the ranks' heads do not follow each other; of staged
+ *         rows: -EAGAIN (a rank is writing the layer now), -EOWNERDEAD (its owner died
+ *         while it wrote it).
  */
 KVW_API int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
                     uint64_t ranks, uint32_t flags, struct kvw_view *view);
@@ -607,9 +623,60 @@ KVW_API int kvw_cut(struct kvw_cache *cache, uint32_t lane, struct kvw_layer lay
  * stream: the next view starts where the writer is then.
  *
  * @return 0, or -KVW_EOVERRUN: its rows were overwritten or its ranks went back (truncate,
- *         reset, recover) while it was held: what was read may be wrong.
+ *         reset, recover) while it was held: what was read may be wrong. A view that shows
+ *         staged rows of other ranks ends so as well when one of them wrote that layer
+ *         since, be it for a later chunk.
  */
 KVW_API int kvw_release(struct kvw_cache *cache, struct kvw_view *view);
+
+/* ------------------------------------------------ staged rows of other ranks ------ */
+
+/*
+ * Ranks of one node that split the rows of a chunk (sequence or context parallel), or its
+ * heads, read each other's rows of the open chunk where they lie:
+ *
+ *     for each pass, from 1 on, and each layer:
+ *         kvw_update(own rows)
+ *         kvw_wait_written(cache, lane, KVW_ALL_RANKS, layer, pass, timeout)
+ *         kvw_cut(cache, lane, layer, 0, KVW_STAGED | KVW_UNPINNED, &view)
+ *         attention over all rows, then kvw_release(&view)
+ *
+ * A *pass* of a layer is one kvw_update() or kvw_written() of it in the open chunk. Where a
+ * pass takes k such calls, wait for k times its number.
+ *
+ * Where every rank so reads all others in two layers or more of the pass, nobody can write a
+ * layer anew before all have read it, for who is in the next layer needs what the slower
+ * ones write after reading. With one layer, or where some ranks skip some layers, the
+ * readers have to answer: kvw_have_read() after the release (or in its place), and
+ * kvw_wait_read() of that pass before the next one is written. Who forgets it gets
+ * -KVW_EOVERRUN or -EAGAIN, never wrong rows without a word.
+ */
+
+/**
+ * Wait until a rank (KVW_ALL_RANKS: every other rank that holds the layer) has written a
+ * layer `pass` times in the chunk that follows this rank's step, or has published it. For a
+ * reader: in the chunk that follows the smallest step of those ranks. It spins, then sleeps
+ * up to a millisecond at a time.
+ *
+ * @return 0; -ETIMEDOUT or -EOWNERDEAD as kvw_wait_step(); -ESTALE (a recovery is under
+ *         way: kvw_recover()); -ERANGE (lane or layer); -KVW_EGONE.
+ */
+KVW_API int kvw_wait_written(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
+                             struct kvw_layer layer, uint32_t pass,
+                             uint64_t timeout_ns);
+
+/**
+ * Say that this rank has read what it needs of pass `pass` of a layer, on all ranks.
+ * @return 0; -EINVAL (no chunk is open), -ERANGE (layer or lane not of this rank), -EACCES
+ *         (a reader: nobody waits for it).
+ */
+KVW_API int kvw_have_read(struct kvw_cache *cache, uint32_t lane,
+                          struct kvw_layer layer, uint32_t pass);
+
+/** Wait until a rank (KVW_ALL_RANKS: every other one that holds the layer) has said so, or
+ *  has published the chunk. @return as kvw_wait_written(). */
+KVW_API int kvw_wait_read(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
+                          struct kvw_layer layer, uint32_t pass, uint64_t timeout_ns);
 
 /* ------------------------------------------------------------- other steps -------- */
 
