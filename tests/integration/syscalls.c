@@ -200,6 +200,10 @@ static void look(struct worker *worker)
         MUST(kvw_release(worker->reader, &view));
         MUST(kvw_cut(worker->reader, 0, of, 1, KVW_UNPINNED, &view));
         MUST(kvw_release(worker->reader, &view));
+        MUST(kvw_get(worker->reader, 0, of, KVW_STAGED, &view));
+        MUST(kvw_release(worker->reader, &view));
+        MUST(kvw_cut(worker->writer, 0, of, 0, KVW_STAGED | KVW_UNPINNED, &view));
+        MUST(kvw_release(worker->writer, &view));
     }
 }
 
@@ -214,6 +218,18 @@ static void begin(struct worker *worker)
     MUST(kvw_begin(worker->writer, 0, items, 2, NULL)); /* the same again */
 }
 
+/* What ranks do that read each other's rows in every pass: two updates of layer 0. */
+static void exchange(struct worker *worker, uint64_t timeout_ns)
+{
+    const struct kvw_layer layer = {0};
+
+    MUST(kvw_have_read(worker->writer, 0, layer, 2));
+    MUST(kvw_wait_written(worker->writer, 0, 0, layer, 2, timeout_ns));
+    MUST(kvw_wait_written(worker->reader, 0, KVW_ALL_RANKS, layer, 2, timeout_ns));
+    MUST(kvw_wait_read(worker->writer, 0, KVW_ALL_RANKS, layer, 2, timeout_ns));
+    MUST(kvw_wait_read(worker->reader, 0, 0, layer, 2, timeout_ns));
+}
+
 /* One chunk begun in vain, one committed, with every look that there is. */
 static void roll(struct worker *worker)
 {
@@ -224,6 +240,7 @@ static void roll(struct worker *worker)
     MUST(kvw_abort(worker->writer, 0));
     begin(worker);
     write_rows(worker);
+    exchange(worker, timeout_ns);
     look(worker);
     MUST(kvw_commit(worker->writer, 0, NULL, 0));
     worker->rows += CHUNK_ROWS;

@@ -97,6 +97,7 @@ void plan_op(uint64_t seed, uint32_t index, struct op *op)
         [OP_RECOVER] = 2,     [OP_RECOVER_ALL] = 2, [OP_KILL] = 3,
         [OP_ATTACH] = 6,      [OP_DETACH] = 1,      [OP_POLICY] = 3,
         [OP_OUTSIDE] = 1,     [OP_FORBIDDEN] = 1,   [OP_PASS] = 6,
+        [OP_ONLOOK] = 8,
     };
     uint64_t random = world_mix(seed, 23, index + 1);
     uint32_t sum = 0;

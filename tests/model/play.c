@@ -79,6 +79,8 @@ static bool play_one(struct player *player, const struct op *op, uint32_t lane)
         return play_wait(player, lane, &op->r[2]);
     case OP_PASS:
         return play_pass(player, lane, &op->r[2]);
+    case OP_ONLOOK:
+        return play_onlook(player, lane, &op->r[2]);
     case OP_RECOVER_ALL:
         return rank == UINT32_MAX || (play_recover(player, rank, lane) &&
                                       play_recover_all(player, lane, op->r[2]));

@@ -36,6 +36,7 @@ enum op_kind {
     OP_RELEASE,
     OP_WAIT,
     OP_PASS,    /* say that a pass was read, or wait for one */
+    OP_ONLOOK,  /* look at an open chunk while its rank writes it again */
     OP_RECOVER, /* one rank calls it */
     OP_RECOVER_ALL,
     OP_KILL,

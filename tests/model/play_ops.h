@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations, by who does them (play_rank.c, play_read.c, play_seats.c), for play.c,
- * which says which one is next. Random numbers are read against the state at hand; what
- * makes no sense in it does nothing. All return false after a failure. */
+/* Operations, by who does them (play_rank.c, play_read.c, play_staged.c, play_seats.c),
+ * for play.c, which says which one is next. Random numbers are read against the state at
+ * hand; what makes no sense in it does nothing. All return false after a failure. */
 #ifndef KVW_TESTS_MODEL_PLAY_OPS_H
 #define KVW_TESTS_MODEL_PLAY_OPS_H
 
@@ -26,8 +26,11 @@ bool play_on_rank(struct player *player, const struct op *op, uint32_t rank,
 bool play_hold(struct player *player, uint32_t lane, const uint32_t *random);
 bool play_release(struct player *player, uint32_t random);
 bool play_wait(struct player *player, uint32_t lane, const uint32_t *random);
-bool play_pass(struct player *player, uint32_t lane, const uint32_t *random);
 bool play_forbidden(struct player *player, uint32_t lane, const uint32_t *random);
+
+/* ---- play_staged.c ---- */
+bool play_pass(struct player *player, uint32_t lane, const uint32_t *random);
+bool play_onlook(struct player *player, uint32_t lane, const uint32_t *random);
 
 /* ---- play_seats.c ---- */
 bool play_leave(struct player *player, uint32_t seat, bool is_death);
