@@ -86,7 +86,7 @@ static int read_open(const struct kvw_cache *cache, const struct cut_of *of,
     const bool is_begun = pass >> 32 == claim;
     if (is_begun && (pass & 1) != 0)
         return -EBUSY;
-    if (is_begun && staged >> 32 == claim)
+    if (is_begun) /* an even word of this claim came after its count */
         part->written = staged & UINT32_MAX;
     part->written =
         min_u64(open, with_others_rows(cache, rank, cut->group.rows, part->written));

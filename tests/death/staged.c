@@ -39,6 +39,17 @@ void onlooker_look(struct kvw_cache *reader, struct onlooker *onlooker)
     }
 }
 
+void onlooker_expect(const struct onlooker *onlooker, const struct m_record *published)
+{
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        const uint64_t rows = published->group[layer / LAYERS_OF_GROUP].rows;
+        EXPECT(!onlooker->has_view[layer] || onlooker->view[layer].end_row == rows,
+               "staged view of layer %u: up to row %llu, not %llu", layer,
+               (unsigned long long)onlooker->view[layer].end_row,
+               (unsigned long long)rows);
+    }
+}
+
 void onlooker_ask(struct kvw_cache *reader, const struct onlooker *onlooker)
 {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {

@@ -260,6 +260,58 @@ static void late_rank_of_split_rows_overwrites_nothing(struct corner *corner)
     expect(corner, kvw_release(corner->world.seat[1], &view) == 0, "release");
 }
 
+/* Rows of a chunk of n, written but not committed. */
+static int stage(struct corner *corner, uint32_t rank, uint64_t row, uint64_t n)
+{
+    static char data[16 * ROW_BYTES];
+    const struct kvw_source source = {data, ROW_BYTES, 0};
+
+    int error = begin(corner, rank, row, n);
+    memset(data, (int)++corner->n_written, sizeof data);
+    return error != 0 ? error
+                      : kvw_update(corner->world.seat[rank], 0, layer_0, 0, n, &source);
+}
+
+/* Rank 0 has published the chunk that is shown and goes on; rank 1 commits what it has
+ * written. Kind row, W 1, chunk 2: C = 3, row 3 lies where row 0 is. */
+static void staged_view_learns_of_a_rank_that_went_on(struct corner *corner)
+{
+    struct kvw_view view;
+
+    start(corner, 2, 1, 1, 0, 2, 0);
+    expect(corner, add(corner, 0, 0, 2) == 0 && stage(corner, 1, 0, 2) == 0, "stage");
+    expect(corner,
+           kvw_cut(corner->world.seat[READER], 0, layer_0, 0, KVW_STAGED, &view) == 0,
+           "cut");
+    expect(corner, view.n_rows == 2, "rows of both are shown");
+    uint64_t before = bytes_of(&view);
+    expect(corner, kvw_commit(corner->world.seat[1], 0, NULL, 0) == 0, "commit");
+    expect(corner, add(corner, 0, 2, 2) == 0, "rank 0 goes on");
+    expect(corner, bytes_of(&view) != before, "over rows of the view");
+    expect(corner, kvw_release(corner->world.seat[READER], &view) == -KVW_EOVERRUN,
+           "release");
+}
+
+/* Ranks that do not have the same chunk open have none in common. */
+static void chunks_of_other_sizes_are_not_shown(struct corner *corner)
+{
+    struct kvw_view view;
+
+    start(corner, 2, 1, 4, 0, 2, 0);
+    expect(corner, stage(corner, 0, 0, 2) == 0 && stage(corner, 1, 0, 1) == 0, "stage");
+    expect(corner,
+           kvw_cut(corner->world.seat[READER], 0, layer_0, 0, KVW_STAGED, &view) == 0 &&
+               view.n_rows == 0,
+           "the committed view");
+    expect(corner, kvw_release(corner->world.seat[READER], &view) == 0, "release");
+    expect(corner, stage(corner, 1, 0, 2) == 0, "the same");
+    expect(corner,
+           kvw_cut(corner->world.seat[READER], 0, layer_0, 0, KVW_STAGED, &view) == 0 &&
+               view.n_rows == 2,
+           "the chunk");
+    expect(corner, kvw_release(corner->world.seat[READER], &view) == 0, "release");
+}
+
 /* After truncate into the sink, or reset, old claims must hide nothing. */
 static void sink_is_shown_after_truncate_into_it(struct corner *corner)
 {
@@ -370,6 +422,9 @@ int main(void)
          unpinned_view_of_split_rows_learns_of_other_ranks},
         {"a late rank of split rows overwrites nothing",
          late_rank_of_split_rows_overwrites_nothing},
+        {"a staged view learns of a rank that went on",
+         staged_view_learns_of_a_rank_that_went_on},
+        {"chunks of other sizes are not shown", chunks_of_other_sizes_are_not_shown},
         {"the sink is shown after truncate into it",
          sink_is_shown_after_truncate_into_it},
         {"view 64 is the last", view_64_is_the_last},
