@@ -39,7 +39,8 @@ void onlooker_look(struct kvw_cache *reader, struct onlooker *onlooker)
     }
 }
 
-void onlooker_expect(const struct onlooker *onlooker, const struct m_record *published)
+void onlooker_expect(struct kvw_cache *reader, const struct onlooker *onlooker,
+                     const struct m_record *published)
 {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         const uint64_t rows = published->group[layer / LAYERS_OF_GROUP].rows;
@@ -47,6 +48,9 @@ void onlooker_expect(const struct onlooker *onlooker, const struct m_record *pub
                "staged view of layer %u: up to row %llu, not %llu", layer,
                (unsigned long long)onlooker->view[layer].end_row,
                (unsigned long long)rows);
+        int error = kvw_wait_written(reader, 0, 0, (struct kvw_layer){layer}, 1, 0);
+        EXPECT(error == -ETIMEDOUT || error == -EOWNERDEAD,
+               "wait for a pass of the next chunk: %d", error);
     }
 }
 

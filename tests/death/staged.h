@@ -21,8 +21,10 @@ struct onlooker {
 /** Take views of all layers, unpinned. */
 void onlooker_look(struct kvw_cache *reader, struct onlooker *onlooker);
 
-/** Nothing of a chunk is shown as open on top of the record that published it. */
-void onlooker_expect(const struct onlooker *onlooker, const struct m_record *published);
+/** Nothing of a chunk is shown as open, or counts as written, on top of the record that
+ *  published it. */
+void onlooker_expect(struct kvw_cache *reader, const struct onlooker *onlooker,
+                     const struct m_record *published);
 
 /** Release copies of them, as often as one likes. */
 void onlooker_ask(struct kvw_cache *reader, const struct onlooker *onlooker);

@@ -349,7 +349,8 @@ void succeed_check(struct scene *scene, struct outcome *outcome)
         const bool is_after = find_state(&after, outcome);
         after.lane.at[0] = outcome->step[is_after];
         if (is_after && outcome->step[0] < outcome->step[1])
-            onlooker_expect(&after.onlooker[1], &after.lane.record[after.lane.at[0]]);
+            onlooker_expect(after.look, &after.onlooker[1],
+                            &after.lane.record[after.lane.at[0]]);
         look(&after);
         check_held(&after);
         succeed(&after, outcome, deaths);
