@@ -373,8 +373,10 @@ int keeper_run(const struct options *options, int listen_fd, int lock_fd)
     }
     keep(&keeper);
 
-    /* The lock is still held, so the socket is ours to remove. */
-    (void)unlink(options->socket_path);
+    /* While the lock is held, the socket is ours to remove. A keeper whose daemon died
+     * before it handed that over has nothing: somebody else may be listening by now. */
+    if (keep_find(&keeper.keep, "lock") != NULL)
+        (void)unlink(options->socket_path);
     keep_fini(&keeper.keep);
     kvw_fd_cleanup(&keeper.hands.socket);
     kvw_fd_cleanup(&keeper.signals);

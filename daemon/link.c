@@ -43,6 +43,19 @@ static int put_attachment(struct daemon *daemon, const struct attachment *attach
     return put(daemon, name, &attachment->peer.pidfd, 1);
 }
 
+/* What a daemon that holds has not adopted: its caches, or the rest. */
+static int put_held(struct daemon *daemon, link_put_fn *put, bool is_cache)
+{
+    int error = 0;
+
+    for (const struct store_entry *e = daemon->held; e != NULL && error == 0;
+         e = e->next) {
+        if (e->n_fds > 0 && e->fds[0] >= 0 && is_cache == (e->n_fds > 1))
+            error = put(daemon, e->name, e->fds, e->n_fds);
+    }
+    return error;
+}
+
 int link_put_all(struct daemon *daemon, link_put_fn *put)
 {
     int error = put(daemon, "listen", &daemon->listen_fd, 1);
@@ -51,19 +64,21 @@ int link_put_all(struct daemon *daemon, link_put_fn *put)
         error = put(daemon, "lock", &daemon->lock_fd, 1);
     if (error == 0 && daemon->stamp_fd >= 0)
         error = put(daemon, "layout", &daemon->stamp_fd, 1);
-    for (const struct store_entry *e = daemon->held; e != NULL && error == 0;
-         e = e->next) {
-        if (e->n_fds > 0 && e->fds[0] >= 0)
-            error = put(daemon, e->name, e->fds, e->n_fds);
+    /* Attachments first: should we die in between, the next daemon knows a cache with all
+     * who are attached, or not at all, and then its workers offer it. A cache without its
+     * owners would be given to others, or end, while they write. */
+    if (error == 0)
+        error = put_held(daemon, put, false);
+    for (uint32_t i = 0; i < KVW_ALL_ATTACHMENTS_MAX && error == 0; i++) {
+        if (daemon->attachments[i] != NULL)
+            error = put_attachment(daemon, daemon->attachments[i], put);
     }
+    if (error == 0)
+        error = put_held(daemon, put, true);
     for (uint32_t i = 0; i < KVW_CACHES_MAX && error == 0; i++) {
         const struct cache *cache = daemon->caches[i];
         if (cache != NULL && cache->state != CACHE_CREATING)
             error = put_cache(daemon, cache, put);
-    }
-    for (uint32_t i = 0; i < KVW_ALL_ATTACHMENTS_MAX && error == 0; i++) {
-        if (daemon->attachments[i] != NULL)
-            error = put_attachment(daemon, daemon->attachments[i], put);
     }
     return error;
 }

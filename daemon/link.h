@@ -28,7 +28,8 @@ void link_drop(struct daemon *daemon, const char *name);
 typedef int link_put_fn(struct daemon *daemon, const char *name, const int *fds,
                         uint32_t n_fds);
 
-/** Put everything that the daemon has. @return 0, or the first error of `put`. */
+/** Put everything that the daemon has into a store that has nothing: a cache after those
+ * who are attached to it. @return 0, or the first error of `put`. */
 KVW_NODISCARD int link_put_all(struct daemon *daemon, link_put_fn *put);
 
 #endif
