@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What quickstart.sh and test.sh share. It is sourced by them; by itself it does nothing.
+# What the scripts of this folder share. It is sourced by them; by itself it does nothing.
 # shellcheck shell=bash disable=SC2034
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -61,4 +61,22 @@ prepare_mpi() {
     if ! command -v ssh >/dev/null && ! command -v rsh >/dev/null; then
         export OMPI_MCA_plm=${OMPI_MCA_plm:-isolated}
     fi
+}
+
+# not_run BUILD LOG: names of tests that passed over something, with the reason. CTest's
+# own word for it is in its output; Criterion's is in the log of the tests' output.
+# tests/guard/check-skips tries this and the next.
+not_run() {
+    sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .*\*\*\*\(Skipped\|Not Run\).*/\1 \2/p' "$2"
+    awk '/^[0-9]+\/[0-9]+ Testing: / { test = $3 }
+         / Synthesis: Tested: 0 / { print test " has run no test" }
+         /\[SKIP\] / { sub(/.*\[SKIP\] /, ""); name = $1; sub(/:$/, "", name)
+                       $1 = ""; print test "/" name $0 }' \
+        "$1/Testing/Temporary/LastTest.log"
+}
+
+# allowed_skip LIST NAME: the reason that the list gives; fails if there is none.
+allowed_skip() {
+    awk -v name="$2" '$1 == name && NF > 1 { sub(/^[^ ]+ +/, ""); print; found = 1 }
+                      END { exit !found }' "$1"
 }

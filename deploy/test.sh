@@ -5,20 +5,22 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
     cat <<'END'
-usage: deploy/test.sh [--full] [--preset NAME] [--label REGEX]
+usage: deploy/test.sh [--full] [--long] [--preset NAME] [--label REGEX]
 
 Install what the tests need (as root; otherwise say what is missing), build, test.
 
   (nothing)        what CI runs: the preset dev with all its tests but the long ones (the
                    rules of tests/lint too), then asan with the labels unit, kernel,
                    integration and guard
-  --full           dev, asan and clang with all their tests, clang-tidy, and each fuzzer
-                   for ten seconds
-  --preset NAME    only this preset of CMakePresets.json, with all its tests
+  --full           dev, asan and clang with all their tests, the long ones too, clang-tidy,
+                   and each fuzzer for ten seconds
+  --long           only the soak: the preset dev with the tests of label soak
+  --preset NAME    only this preset of CMakePresets.json, with all its tests, long ones too
   --label REGEX    only the tests whose label matches, for instance lint
   --help           this text
 
-Benchmarks (label bench) are never run here. A test that is skipped counts as failed
+docs/testing.md says what each label tries and how long it takes. Benchmarks (label bench)
+are never run here. A test that is skipped counts as failed
 unless tests/allowed-skips names it. So does a test that leaves a process running.
 Only build/ and a temporary folder are written, and no daemon of yours is touched: the
 tests have a runtime folder of their own.
@@ -29,11 +31,13 @@ END
 }
 
 is_full=0
+is_long=0
 preset=
 label=
 while (($#)); do
     case $1 in
     --full) is_full=1 ;;
+    --long) is_long=1 ;;
     --preset | --label)
         (($# > 1)) || stop 2 "$1 wants a value; see --help"
         [[ $1 == --preset ]] && preset=$2 || label=$2
@@ -49,17 +53,21 @@ while (($#)); do
 done
 
 cd "$root"
-# A run is: preset, and of its labels those that match. No run includes label bench.
-without='^bench$'
+# A run is: preset, and of its labels those that match. No run includes label bench, and
+# only --long the soak.
+without='^(bench|soak)$'
 parts='^(unit|kernel|integration|guard)$'
-if [[ -n $preset ]]; then
+if ((is_long)); then
+    without='^bench$'
+    runs=("dev ^soak$")
+elif [[ -n $preset ]]; then
     runs=("$preset $label")
 elif ((is_full)); then
     runs=("dev $label" "asan $label" "clang $label" "fuzz ${label:-fuzz}")
 elif [[ -n $label ]]; then
     runs=("dev $label")
 else
-    without='^(bench|long)$'
+    without='^(bench|soak|long)$'
     runs=("dev" "asan $parts")
 fi
 
@@ -109,26 +117,12 @@ left_running() {
     running "$1"
 }
 
-# not_run BUILD LOG: names of tests that passed over something, with the reason. CTest's
-# own word for it is in its output; Criterion's is in the log of the tests' output.
-not_run() {
-    sed -n 's/^ *[0-9]*\/[0-9]* Test *#[0-9]*: \([^ ]*\) .*\*\*\*\(Skipped\|Not Run\).*/\1 \2/p' "$2"
-    awk '/^[0-9]+\/[0-9]+ Testing: / { test = $3 }
-         / Synthesis: Tested: 0 / { print test " has run no test" }
-         /\[SKIP\] / { sub(/.*\[SKIP\] /, ""); name = $1; sub(/:$/, "", name)
-                       $1 = ""; print test "/" name $0 }' \
-        "$1/Testing/Temporary/LastTest.log"
-}
-
-# allowed_skip NAME: its reason; fails if there is none.
-allowed_skip() {
-    awk -v name="$1" '$1 == name { sub(/^[^ ]+ +/, ""); print; found = 1 }
-                      END { exit !found }' tests/allowed-skips
-}
-
 # test_preset PRESET [LABEL]
 test_preset() {
     local started=$SECONDS log=build/$1/test.log name rest reason
+    # What the tests printed, and how long they took: deploy/reliability.sh reads it.
+    local results=test.xml
+    ((!is_long)) || results=soak.xml
     local filter=(--no-tests=error -LE "$without")
     say "$1: building"
     if ! build "$1"; then
@@ -143,11 +137,12 @@ test_preset() {
     say "$1: testing ${2:+(labels $2)}"
     if ! KVW_TEST_RUN=$run_mark-$1 TMPDIR=$scratch XDG_RUNTIME_DIR=$scratch/run \
         CRITERION_VERBOSITY_LEVEL=1 \
-        ctest --test-dir "build/$1" --output-on-failure "${filter[@]}" </dev/null 2>&1 | tee "$log"; then
+        ctest --test-dir "build/$1" --output-on-failure --output-junit "$results" \
+        --test-output-size-passed 1000000 "${filter[@]}" </dev/null 2>&1 | tee "$log"; then
         fail "$1: see above"
     fi
     while read -r name rest; do
-        if reason=$(allowed_skip "$name"); then
+        if reason=$(allowed_skip tests/allowed-skips "$name"); then
             summary+=("skipped $1: $name: $reason")
         else
             fail "$1: $name: $rest"
