@@ -258,13 +258,15 @@ void board_notify(struct kvw_cache *cache, uint32_t lane, uint32_t was_raised)
         wake_all(&board->event);
 }
 
-void board_hint(struct kvw_cache *cache, uint32_t lane)
+void board_wake(struct kvw_cache *cache, uint32_t lane)
 {
     struct kvw_board *board = board_of(cache, cache->rank, lane);
 
+    fence_full(); /* P4, pairs with W1: the word before the look at the flag */
     if (board_take_flag(cache, lane) == 0)
         return;
-    add_seq_cst(&board->event, 1); /* after the flag: its waiter sees one or is woken */
+    /* After the flag: who raised it again meanwhile sees another event, or is woken. */
+    add_seq_cst(&board->event, 1);
     wake_all(&board->event);
 }
 

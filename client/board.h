@@ -15,6 +15,9 @@
  * P3, board_notify(): full fence between the event and the second look at the flag. Pairs
  * with W1 (wait.c), and with the acquire loads of claims in kvw_release() and cut_is_held().
  *
+ * P4, board_wake(): full fence between a pass or read word and the look at the flag. Pairs
+ * with W1.
+ *
  * S1, read_record(): acquire load of a version. Pairs with P2.
  *
  * S2, read_record(): acquire fence between the record's words and the second look at the
@@ -153,12 +156,8 @@ void board_notify(struct kvw_cache *cache, uint32_t lane, uint32_t was_raised);
 /** Take down the flag of an own board before a change. @return what it was. */
 uint32_t board_take_flag(struct kvw_cache *cache, uint32_t lane);
 
-/**
- * Wake whoever is seen to sleep on an own board, after a change of its pass or read words.
- * No fence: one who falls asleep at this instant may be missed, so that those who wait for
- * such words sleep in slices of KVW_PASS_SLICE_US.
- */
-void board_hint(struct kvw_cache *cache, uint32_t lane);
+/** After a change of an own board's pass or read words: wake whoever sleeps on it. */
+void board_wake(struct kvw_cache *cache, uint32_t lane);
 
 /** The set of ranks without the own one: those whose boards count as peers. */
 static inline uint64_t board_peers(const struct kvw_cache *cache, uint64_t ranks)

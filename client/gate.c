@@ -191,8 +191,8 @@ int gate_ranks(struct kvw_cache *cache, uint32_t lane_number, const char *call,
                        gate.is_era ? lane_of(cache, lane_number)->record->era
                                    : lane_of(cache, lane_number)->record->step,
                        call);
-        const struct wait_for wait = {gate.blamed, lane_number, no_longer_blamed, &gate,
-                                      what,        deadline_ns, WAIT_SLICE_NS};
+        const struct wait_for wait = {gate.blamed, lane_number, no_longer_blamed,
+                                      &gate,       what,        deadline_ns};
         int error = wait_until(cache, &wait);
         if (error != 0)
             return error;

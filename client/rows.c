@@ -85,7 +85,7 @@ static void set_written(struct kvw_cache *cache, uint32_t lane_number,
     store_release(board_pass(cache, board, layer.index),
                   word_of_writing(cache, lane_number, layer) +
                       1); /* X2, pairs with X3 */
-    board_hint(cache, lane_number);
+    board_wake(cache, lane_number);
 }
 
 /* Runs of chunk rows that are this rank's own. */

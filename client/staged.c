@@ -275,13 +275,8 @@ static int wait_for_pass(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
             (void)snprintf(what, sizeof what, "pass %u of layer %u to be %s",
                            goal->pass, goal->layer, goal->is_read ? "read" : "written");
         }
-        const struct wait_for wait = {(uint32_t)each,
-                                      lane,
-                                      pass_reached,
-                                      goal,
-                                      what,
-                                      deadline_ns,
-                                      KVW_PASS_SLICE_US * 1000ull};
+        const struct wait_for wait = {(uint32_t)each, lane, pass_reached,
+                                      goal,           what, deadline_ns};
         error = wait_until(cache, &wait);
         if (error != 0)
             return error;
@@ -321,6 +316,6 @@ int kvw_have_read(struct kvw_cache *cache, uint32_t lane_number, struct kvw_laye
     struct kvw_board *board = board_of(cache, cache->rank, lane_number);
     store_release(board_read(cache, board, layer.index),
                   (lane->claim & UINT32_MAX) << 32 | pass); /* X7, pairs with X3 */
-    board_hint(cache, lane_number);
+    board_wake(cache, lane_number);
     return 0;
 }

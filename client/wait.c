@@ -74,8 +74,9 @@ static int report(const struct kvw_cache *cache, const struct wait_for *wait, in
         owner);
 }
 
-static void sleep_on(shared_u32 *event, uint32_t seen, uint64_t slice_ns)
+static void sleep_on(shared_u32 *event, uint32_t seen, uint64_t rest_ns)
 {
+    const uint64_t slice_ns = min_u64(rest_ns, KVW_WAIT_SLICE_MS * 1000000ull);
     const struct timespec slice = {.tv_sec = (time_t)(slice_ns / 1000000000u),
                                    .tv_nsec = (long)(slice_ns % 1000000000u)};
     (void)syscall(SYS_futex, event, FUTEX_WAIT, seen, &slice, NULL, 0);
@@ -91,7 +92,7 @@ static int look_and_sleep(struct kvw_cache *cache, const struct wait_for *wait,
 
     uint32_t event = load_acquire(&board->event);
     store_relaxed(flag, 1);
-    fence_full(); /* W1, pairs with P3 */
+    fence_full(); /* W1, pairs with P3 and P4 */
     int holds = wait->condition(cache, wait->rank, wait->lane, wait->context);
     if (holds != 0)
         return holds;
@@ -106,7 +107,7 @@ static int look_and_sleep(struct kvw_cache *cache, const struct wait_for *wait,
                     cache->name, wait->rank, wait->lane);
     if (now_ns >= wait->deadline_ns)
         return -ETIMEDOUT;
-    sleep_on(&board->event, event, min_u64(wait->deadline_ns - now_ns, wait->slice_ns));
+    sleep_on(&board->event, event, wait->deadline_ns - now_ns);
     return 0;
 }
 
@@ -197,8 +198,8 @@ static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
             deadline_ns = wait_deadline_ns(timeout_ns);
             describe_goal(cache, goal, what);
         }
-        const struct wait_for wait = {(uint32_t)each, lane,        goal_reached, goal,
-                                      what,           deadline_ns, WAIT_SLICE_NS};
+        const struct wait_for wait = {(uint32_t)each, lane, goal_reached,
+                                      goal,           what, deadline_ns};
         int error = wait_until(cache, &wait);
         if (error != 0)
             return error;

@@ -7,7 +7,7 @@
  * Orders, by label:
  *
  * W1, look_and_sleep(): full fence after the flag, before the condition is looked at again.
- * Pairs with P3 (board.c): event, full fence, second look at the flag.
+ * Pairs with P3 (board.c): event, full fence, second look at the flag; and with P4.
  */
 #ifndef KVW_CLIENT_WAIT_H
 #define KVW_CLIENT_WAIT_H
@@ -28,11 +28,7 @@ struct wait_for {
     const void *context;
     const char *what;     /* for the text: "step 12" */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
-    uint64_t slice_ns;    /* longest sleep */
 };
-
-/* Longest sleep of a wait for a publication or a promise, which wake their sleepers. */
-#define WAIT_SLICE_NS (KVW_WAIT_SLICE_MS * 1000000ull)
 
 /** Now, CLOCK_MONOTONIC. */
 uint64_t wait_now_ns(void);

@@ -31,7 +31,6 @@
 #define KVW_PINS_PER_ATTACHMENT 64u /* views that one attachment holds at once */
 #define KVW_RETRIES_MAX 64u         /* a reader that loses this often answers -EAGAIN */
 #define KVW_WAIT_SLICE_MS 100u      /* longest uninterrupted sleep */
-#define KVW_PASS_SLICE_US 1000u     /* the same, for a pass of a layer */
 
 /* Names. Lengths are bytes without the terminating zero. */
 #define KVW_NAME_MAX 63u       /* of a cache */

@@ -655,8 +655,7 @@ KVW_API int kvw_release(struct kvw_cache *cache, struct kvw_view *view);
 /**
  * Wait until a rank (KVW_ALL_RANKS: every other rank that holds the layer) has written a
  * layer `pass` times in the chunk that follows this rank's step, or has published it. For a
- * reader: in the chunk that follows the smallest step of those ranks. It spins, then sleeps
- * up to a millisecond at a time.
+ * reader: in the chunk that follows the smallest step of those ranks.
  *
  * @return 0; -ETIMEDOUT or -EOWNERDEAD as kvw_wait_step(); -ESTALE (a recovery is under
  *         way: kvw_recover()); -ERANGE (lane or layer); -KVW_EGONE.
