@@ -262,7 +262,7 @@ void board_wake(struct kvw_cache *cache, uint32_t lane)
 {
     struct kvw_board *board = board_of(cache, cache->rank, lane);
 
-    fence_full(); /* P4, pairs with W1: the word before the look at the flag */
+    fence_compiler(); /* P4, pairs with W2: the word before the look at the flag */
     if (board_take_flag(cache, lane) == 0)
         return;
     /* After the flag: who raised it again meanwhile sees another event, or is woken. */

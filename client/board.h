@@ -15,8 +15,9 @@
  * P3, board_notify(): full fence between the event and the second look at the flag. Pairs
  * with W1 (wait.c), and with the acquire loads of claims in kvw_release() and cut_is_held().
  *
- * P4, board_wake(): full fence between a pass or read word and the look at the flag. Pairs
- * with W1.
+ * P4, board_wake(): a pass or read word before the look at the flag. Only the compiler is
+ * held here, for a full fence would cost an update some percent. Pairs with W2, by which the
+ * waiter makes this process execute one.
  *
  * S1, read_record(): acquire load of a version. Pairs with P2.
  *

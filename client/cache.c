@@ -18,6 +18,7 @@
 #include "client/pin.h"
 #include "client/spec.h"
 #include "client/step.h"
+#include "client/wait.h"
 #include "proto/base/cleanup.h"
 
 /* Everything else comes from the board: nothing is open, what was claimed and led to
@@ -321,6 +322,8 @@ int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
         tell_detached(client, answer.attached.attachment, 0, NULL);
         return error;
     }
+    if (rank != KVW_READER)
+        wait_enlist();
     cache->client = client;
     cache->cache_id = answer.attached.cache;
     cache->attachment = answer.attached.attachment;

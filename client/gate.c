@@ -192,7 +192,8 @@ int gate_ranks(struct kvw_cache *cache, uint32_t lane_number, const char *call,
                                    : lane_of(cache, lane_number)->record->step,
                        call);
         const struct wait_for wait = {gate.blamed, lane_number, no_longer_blamed,
-                                      &gate,       what,        deadline_ns};
+                                      &gate,       what,        deadline_ns,
+                                      false};
         int error = wait_until(cache, &wait);
         if (error != 0)
             return error;

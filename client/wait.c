@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/syscall.h>
@@ -82,6 +83,16 @@ static void sleep_on(shared_u32 *event, uint32_t seen, uint64_t rest_ns)
     (void)syscall(SYS_futex, event, FUTEX_WAIT, seen, &slice, NULL, 0);
 }
 
+void wait_enlist(void)
+{
+    (void)syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0);
+}
+
+static void fence_enlisted(void)
+{
+    (void)syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+}
+
 /* One look before sleeping, with the flag up: no publication can slip in between. */
 static int look_and_sleep(struct kvw_cache *cache, const struct wait_for *wait,
                           const struct owner *first, uint64_t now_ns)
@@ -92,7 +103,9 @@ static int look_and_sleep(struct kvw_cache *cache, const struct wait_for *wait,
 
     uint32_t event = load_acquire(&board->event);
     store_relaxed(flag, 1);
-    fence_full(); /* W1, pairs with P3 and P4 */
+    fence_full(); /* W1, pairs with P3 */
+    if (wait->is_unfenced)
+        fence_enlisted(); /* W2, pairs with P4 */
     int holds = wait->condition(cache, wait->rank, wait->lane, wait->context);
     if (holds != 0)
         return holds;
@@ -198,8 +211,8 @@ static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
             deadline_ns = wait_deadline_ns(timeout_ns);
             describe_goal(cache, goal, what);
         }
-        const struct wait_for wait = {(uint32_t)each, lane, goal_reached,
-                                      goal,           what, deadline_ns};
+        const struct wait_for wait = {(uint32_t)each, lane,        goal_reached, goal,
+                                      what,           deadline_ns, false};
         int error = wait_until(cache, &wait);
         if (error != 0)
             return error;

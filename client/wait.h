@@ -7,11 +7,15 @@
  * Orders, by label:
  *
  * W1, look_and_sleep(): full fence after the flag, before the condition is looked at again.
- * Pairs with P3 (board.c): event, full fence, second look at the flag; and with P4.
+ * Pairs with P3 (board.c): event, full fence, second look at the flag.
+ *
+ * W2, look_and_sleep(): a full fence in every process that has called wait_enlist(), where
+ * the waiter asks for words that are published without one. Pairs with P4.
  */
 #ifndef KVW_CLIENT_WAIT_H
 #define KVW_CLIENT_WAIT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/cache.h"
@@ -28,7 +32,13 @@ struct wait_for {
     const void *context;
     const char *what;     /* for the text: "step 12" */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
+    bool is_unfenced;     /* for a pass or read word: see W2 */
 };
+
+/** Let waiters fence on behalf of this process, whatever it does: every process that owns a
+ *  rank, before it writes. Where the kernel refuses, who falls asleep just as a pass is
+ *  written may sleep for a slice. */
+void wait_enlist(void);
 
 /** Now, CLOCK_MONOTONIC. */
 uint64_t wait_now_ns(void);

@@ -20,6 +20,9 @@ _Static_assert(sizeof(_Atomic uint32_t) == 4, "shared half words are 4 bytes");
 typedef _Atomic uint64_t shared_u64;
 typedef _Atomic uint32_t shared_u32;
 
+/* Keeps the compiler in order, not the processor: only beside another's membarrier(2). */
+#define fence_compiler() atomic_signal_fence(memory_order_seq_cst)
+
 #ifdef KVW_ATOMIC_SHIM
 #include KVW_ATOMIC_SHIM
 #else
