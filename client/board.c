@@ -252,8 +252,8 @@ void board_notify(struct kvw_cache *cache, uint32_t lane, uint32_t was_raised)
 {
     struct kvw_board *board = board_of(cache, cache->rank, lane);
 
-    add_seq_cst(&board->event, 1);
-    fence_full(); /* P3, pairs with W1 in wait.c: the event before the second look */
+    add_seq_cst(&board->event, 1); /* P5, pairs with W2 */
+    fence_full(); /* P3, pairs with W1, H4 and R2: the event before the second look */
     if (was_raised != 0 || load_relaxed(own_flag(cache, lane)) != 0)
         wake_all(&board->event);
 }
@@ -262,10 +262,11 @@ void board_wake(struct kvw_cache *cache, uint32_t lane)
 {
     struct kvw_board *board = board_of(cache, cache->rank, lane);
 
-    fence_compiler(); /* P4, pairs with W2: the word before the look at the flag */
+    fence_compiler(); /* P4, pairs with W4: the word before the look at the flag */
     if (board_take_flag(cache, lane) == 0)
         return;
-    /* After the flag: who raised it again meanwhile sees another event, or is woken. */
+    /* P5, pairs with W2. After the flag: who raised it again meanwhile sees another event,
+     * or is woken. */
     add_seq_cst(&board->event, 1);
     wake_all(&board->event);
 }

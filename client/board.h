@@ -13,11 +13,15 @@
  * visible before it. Pairs with S1.
  *
  * P3, board_notify(): full fence between the event and the second look at the flag. Pairs
- * with W1 (wait.c), and with the acquire loads of claims in kvw_release() and cut_is_held().
+ * with W1 (wait.c); and, between a record and the next claims, with H4 (cut.c) and R2
+ * (view.c).
  *
  * P4, board_wake(): a pass or read word before the look at the flag. Only the compiler is
- * held here, for a full fence would cost an update some percent. Pairs with W2, by which the
+ * held here, for a full fence would cost an update some percent. Pairs with W4, by which the
  * waiter makes this process execute one.
+ *
+ * P5, board_notify() and board_wake(): locked add to the event, after what it tells of. Pairs
+ * with W2 (wait.c).
  *
  * S1, read_record(): acquire load of a version. Pairs with P2.
  *

@@ -143,7 +143,7 @@ int cut_is_held(const struct kvw_cache *cache, const struct cut_of *of,
         struct board_head head;
 
         /* H1 in pin.c came before this load: either it sees the claim, or the writer
-         * sees the pin. Acquire, pairs with P3: as in kvw_release(). */
+         * sees the pin. H4, pairs with P3: as R2 in kvw_release(). */
         uint64_t want = load_acquire(&board_claim(cache, board, of->group)->want);
         if (rules_overwritten(ring_rows, want) > low)
             return 0;

@@ -29,7 +29,7 @@ int pin_set(struct kvw_cache *cache, const struct hold *hold)
     store_relaxed(&pin->kind, (uint64_t)cache->pid << 32 | hold->kind);
     /* The coarse clock costs a few nanoseconds; the time is for messages only. */
     store_relaxed(&pin->since_ns, outside_now_ns(CLOCK_MONOTONIC_COARSE));
-    store_release(&pin->lo_plus_1, hold->low + 1);
+    store_release(&pin->lo_plus_1, hold->low + 1); /* H3, pairs with B2 */
     cache->pins_used |= 1ull << index;
     fence_full(); /* H1, pairs with B1 */
     return (int)index;
@@ -54,7 +54,8 @@ static bool load_pin(const struct kvw_cache *cache, uint32_t slot, uint32_t inde
                      uint64_t lane_group, struct hold *hold)
 {
     struct kvw_pin *pin = layout_pin(cache->pins, &cache->layout, slot, index);
-    uint64_t low_plus_1 = load_acquire(&pin->lo_plus_1); /* B2, pairs with H2 */
+    /* B2, pairs with H2, H3 and D3. */
+    uint64_t low_plus_1 = load_acquire(&pin->lo_plus_1);
 
     if (low_plus_1 == 0 || load_relaxed(&pin->lane_group) != lane_group)
         return false;

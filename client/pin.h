@@ -10,7 +10,13 @@
  * Pairs with B1 (step.c): claim, full fence, pins.
  *
  * H2, pin_clear(): release store of 0, so that reads of the rows stay before it.
- * Pairs with B2, load_pin() here: acquire load of that word, before rows are overwritten.
+ * Pairs with B2, load_pin() here: acquire load of that word, before the pin's other words are
+ * looked at, or rows are overwritten.
+ *
+ * H3, pin_set(): release store of that word, after the others. Pairs with B2.
+ *
+ * H4, cut_is_held() (cut.c): acquire load of a claim, before the newest record. Pairs with P3
+ * (board.c): a begin after a reset lowers the claim, and who sees that sees the reset.
  */
 #ifndef KVW_CLIENT_PIN_H
 #define KVW_CLIENT_PIN_H

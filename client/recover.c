@@ -4,6 +4,9 @@
  * promises to publish and claim nothing more in its era; when all have promised, nobody
  * moves, so all compute the same minimum. The promise lies in the board and holds after
  * death as well.
+ *
+ * Its order: V1, a release store of the promise; V2, an acquire load of it before that rank's
+ * step is looked at.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -18,8 +21,7 @@ static int has_promised(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
                         const void *context)
 {
     const uint64_t *era = context;
-    /* Acquire, pairs with the release of the promise below: what that rank published
-     * before it promised is visible. */
+    /* V2, pairs with V1: what that rank published before it promised is visible. */
     return load_acquire(&board_of(cache, rank, lane)->ask) >= *era;
 }
 
@@ -96,7 +98,7 @@ int kvw_recover(struct kvw_cache *cache, uint32_t lane_number, uint64_t timeout_
 
     const uint64_t next = lane->record->era + 1;
     uint32_t was_raised = board_take_flag(cache, lane_number);
-    store_release(&board->ask, next); /* pairs with the acquire in has_promised() */
+    store_release(&board->ask, next); /* V1, pairs with V2 */
     board_notify(cache, lane_number, was_raised);
     const uint64_t deadline_ns = wait_deadline_ns(timeout_ns);
     FOR_EACH_RANK(rank, board_peers(cache, lane->ranks))

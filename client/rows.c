@@ -80,11 +80,12 @@ static void set_written(struct kvw_cache *cache, uint32_t lane_number,
     struct kvw_board *board = board_of(cache, cache->rank, lane_number);
 
     rows = max_u64(rows, step_written(cache, lane_number, layer.index));
+    /* X2, pairs with X3. */
     store_release(board_staged(cache, board, layer.index),
-                  (lane->claim & UINT32_MAX) << 32 | rows); /* X2, pairs with X3 */
+                  (lane->claim & UINT32_MAX) << 32 | rows);
+    /* X2, pairs with X3. */
     store_release(board_pass(cache, board, layer.index),
-                  word_of_writing(cache, lane_number, layer) +
-                      1); /* X2, pairs with X3 */
+                  word_of_writing(cache, lane_number, layer) + 1);
     board_wake(cache, lane_number);
 }
 

@@ -65,11 +65,13 @@ static int read_open(const struct kvw_cache *cache, const struct cut_of *of,
     const shared_u64 *pass_word = board_pass(cache, board, of->layer);
 
     *part = (struct part){.pass = 0};
-    uint64_t base = load_acquire(&board->base); /* X6, pairs with X5 */
-    uint64_t claim = load_acquire(&board->claim);
-    uint64_t open = load_acquire(&board_claim(cache, board, of->group)->open); /* X6 */
+    uint64_t base = load_acquire(&board->base);   /* X6, pairs with X5 */
+    uint64_t claim = load_acquire(&board->claim); /* X8, pairs with B3 */
+    /* X6, pairs with X5. */
+    uint64_t open = load_acquire(&board_claim(cache, board, of->group)->open);
     uint64_t pass = load_acquire(pass_word); /* X3, pairs with X2 */
-    uint64_t staged = load_acquire(board_staged(cache, board, of->layer)); /* X3 */
+    /* X3, pairs with X2. */
+    uint64_t staged = load_acquire(board_staged(cache, board, of->layer));
     fence_acquire(); /* X4, pairs with X1 and X5 */
     if (load_relaxed(&board->claim) != claim || load_relaxed(pass_word) != pass)
         return -EAGAIN;
@@ -201,8 +203,8 @@ static int pass_reached(struct kvw_cache *cache, uint32_t rank, uint32_t lane,
                     cache->name, rank, lane, load_relaxed(&board->ask));
     if (head.step != goal->step)
         return head.step > goal->step; /* the chunk is published: all of it is there */
-    uint64_t base = load_acquire(&board->base); /* X6, pairs with X5 */
-    uint64_t claim = load_acquire(&board->claim) & UINT32_MAX;
+    uint64_t base = load_acquire(&board->base);                /* X6, pairs with X5 */
+    uint64_t claim = load_acquire(&board->claim) & UINT32_MAX; /* X8, pairs with B3 */
     uint64_t word = load_acquire(pass_word); /* X3, pairs with X2 and X7 */
     if (base != head.version || word >> 32 != claim)
         word = 0; /* of another chunk */

@@ -12,18 +12,21 @@
  * X2, set_written() (rows.c): release stores of the rows written and of the even word, so
  * that the rows are visible before them. Pairs with X3.
  *
- * X3, read_open() and pass_reached(): acquire loads of these words. Pair with X2.
+ * X3, read_open() and pass_reached(): acquire loads of these words. Pair with X2 and X7.
  *
  * X4, read_open(): acquire fence before the second look at claim and pass word. Pairs with
  * X1 and X5.
  *
  * X5, open_chunks() (step.c): release stores of `base` and of the rows open, so that the
- * end of the chunk before (its claim) is visible before them. Pairs with X6.
+ * end of the chunk before (its claim) is visible before them. Pairs with X4 and X6.
  *
  * X6, read_open() and pass_reached(): acquire loads of these. Pair with X5.
  *
  * X7, kvw_have_read(): release store of the read word, so that reads of rows stay before
  * it. Pairs with X3 in pass_reached(), before rows are overwritten.
+ *
+ * X8, read_open() and pass_reached(): acquire load of the claim, before the words that are
+ * of it. Pairs with B3 (step.c), before which the claim's `base` and `open` are stored.
  */
 #ifndef KVW_CLIENT_STAGED_H
 #define KVW_CLIENT_STAGED_H

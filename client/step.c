@@ -193,10 +193,12 @@ static void open_chunks(struct kvw_cache *cache, uint32_t lane_number,
         if (items[i].has_epoch)
             lane->open[g].epoch = items[i].epoch;
     }
-    store_release(&board->base, lane->version); /* X5, pairs with X6 */
-    for (uint32_t g = 0; g < cache->geometry.n_groups; g++)
-        store_release(&board_claim(cache, board, g)->open, lane->open[g].n); /* X5 */
-    fence_full(); /* B3, pairs with R1: hi before the rows */
+    store_release(&board->base, lane->version); /* X5, pairs with X4 and X6 */
+    for (uint32_t g = 0; g < cache->geometry.n_groups; g++) {
+        /* X5, pairs with X4 and X6. */
+        store_release(&board_claim(cache, board, g)->open, lane->open[g].n);
+    }
+    fence_full(); /* B3, pairs with R1 and X8: hi before the rows, open before the claim */
     lane->claim++;
     store_relaxed(&board->claim, lane->claim);
     lane->is_open = true;

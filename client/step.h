@@ -9,10 +9,10 @@
  * B1, kvw_begin(): full fence after `want`, before pins and peers' records are looked at.
  * Pairs with H1 (pin.c): pin, full fence, want.
  *
- * B2: see pin.h.
+ * B2, H2 to H4: see pin.h.
  *
  * B3, open_chunks(): full fence after `hi`, before rows are written. Pairs with R1 (view.c):
- * rows, acquire fence, hi.
+ * rows, acquire fence, hi; and with X8 (staged.h).
  *
  * X5: see staged.h.
  */

@@ -332,8 +332,8 @@ int kvw_release(struct kvw_cache *cache, struct kvw_view *view)
     {
         struct kvw_board *board = board_of(cache, (uint32_t)rank, view->lane);
         struct board_head head = {0};
-        /* Acquire, pairs with P3: a begin after a reset lowers it, and who sees that must
-         * see the reset's record. */
+        /* R2, pairs with P3: a begin after a reset lowers it, and who sees that must see
+         * the reset's record. */
         uint64_t hi = load_acquire(&board_claim(cache, board, group)->hi);
         if (rules_overwritten(ring_rows, hi) > view->hold_low)
             is_clean = false;

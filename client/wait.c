@@ -39,7 +39,10 @@ struct owner {
 static struct owner owner_of(const struct kvw_cache *cache, uint32_t rank)
 {
     struct kvw_seat *seat = layout_seat(cache->control, &cache->layout, rank);
-    return (struct owner){load_relaxed(&seat->state), load_relaxed(&seat->incarnation)};
+    /* W3, pairs with D2: an owner's state is seen with the owner's own incarnation. */
+    const uint32_t state = load_acquire(&seat->state);
+
+    return (struct owner){state, load_relaxed(&seat->incarnation)};
 }
 
 /* Dead, or no longer the one we waited for. A free seat may still be taken: that waits.
@@ -101,11 +104,11 @@ static int look_and_sleep(struct kvw_cache *cache, const struct wait_for *wait,
     shared_u32 *flag = layout_flag(cache->pins, &cache->layout, cache->geometry.n_lanes,
                                    wait->rank, wait->lane);
 
-    uint32_t event = load_acquire(&board->event);
+    uint32_t event = load_acquire(&board->event); /* W2, pairs with P5 and D1 */
     store_relaxed(flag, 1);
     fence_full(); /* W1, pairs with P3 */
     if (wait->is_unfenced)
-        fence_enlisted(); /* W2, pairs with P4 */
+        fence_enlisted(); /* W4, pairs with P4 */
     int holds = wait->condition(cache, wait->rank, wait->lane, wait->context);
     if (holds != 0)
         return holds;

@@ -9,7 +9,13 @@
  * W1, look_and_sleep(): full fence after the flag, before the condition is looked at again.
  * Pairs with P3 (board.c): event, full fence, second look at the flag.
  *
- * W2, look_and_sleep(): a full fence in every process that has called wait_enlist(), where
+ * W2, look_and_sleep(): acquire load of the event, before the condition and the seat are
+ * looked at. Pairs with P5 (board.c) and D1 (daemon/cache.c), which raise it after a change.
+ *
+ * W3, owner_of(): acquire load of a seat's state, before its incarnation. Pairs with D2
+ * (daemon/attachment.c), which stores it last.
+ *
+ * W4, look_and_sleep(): a full fence in every process that has called wait_enlist(), where
  * the waiter asks for words that are published without one. Pairs with P4.
  */
 #ifndef KVW_CLIENT_WAIT_H
@@ -32,7 +38,7 @@ struct wait_for {
     const void *context;
     const char *what;     /* for the text: "step 12" */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
-    bool is_unfenced;     /* for a pass or read word: see W2 */
+    bool is_unfenced;     /* for a pass or read word: see W4 */
 };
 
 /** Let waiters fence on behalf of this process, whatever it does: every process that owns a

@@ -96,7 +96,7 @@ static bool is_marked_removed(const struct cache *cache)
 {
     const struct kvw_control_header *header = cache->segment[SEGMENT_CONTROL].base;
 
-    return load_acquire(&header->state) != KVW_CONTROL_LIVE;
+    return load_relaxed(&header->state) != KVW_CONTROL_LIVE;
 }
 
 static void adopt_cache(struct daemon *daemon, struct store_entry *entry,
@@ -205,7 +205,7 @@ static void set_seats(struct cache *cache)
         } else if (owner == NULL && state == KVW_SEAT_OWNED &&
                    cache->meta.offered_slots == 0) {
             store_relaxed(&seat->owner, 0);
-            store_release(&seat->state, KVW_SEAT_DEAD);
+            store_release(&seat->state, KVW_SEAT_DEAD); /* D2, pairs with W3 */
             cache_wake(cache, rank);
         }
     }

@@ -36,9 +36,10 @@ static void clear_pins(const struct cache *cache, uint32_t slot)
 {
     void *pins = cache->segment[SEGMENT_PINS].base;
 
+    /* D3, pairs with B2 in client/pin.c. */
     for (uint32_t i = 0; i < KVW_PINS_PER_ATTACHMENT; i++)
         store_release(&layout_pin(pins, &cache->layout, slot, i)->lo_plus_1, 0);
-    store_release(layout_high(pins, &cache->layout, slot), 0);
+    store_relaxed(layout_high(pins, &cache->layout, slot), 0);
 }
 
 struct attachment *attachment_add(struct daemon *daemon, struct cache *cache,
@@ -72,7 +73,7 @@ struct attachment *attachment_add(struct daemon *daemon, struct cache *cache,
         cache->owner[rank] = attachment;
     /* Owners look at this many slots for pins: raised before the slot can be used. */
     if (load_relaxed(&header->attachments_high) <= slot)
-        store_release(&header->attachments_high, slot + 1);
+        store_relaxed(&header->attachments_high, slot + 1);
     ring_poll(daemon->ring, attachment->peer.pidfd, POLLIN, tag_of(attachment));
     return attachment;
 }
@@ -85,7 +86,7 @@ void attachment_seat(const struct attachment *attachment, uint64_t incarnation)
     store_relaxed(&seat->since_ns, attachment->since_ns);
     store_relaxed(&seat->pid, attachment->peer.pid);
     store_relaxed(&seat->owner, attachment->id);
-    /* Last: whoever sees the state sees whose it is. */
+    /* D2, pairs with W3 in client/wait.c. Last: who sees the state sees whose it is. */
     store_release(&seat->state, KVW_SEAT_OWNED);
     cache_wake(attachment->cache, attachment->rank);
 }
@@ -96,6 +97,7 @@ static void leave_seat(const struct attachment *attachment, enum ending ending)
 
     store_relaxed(&seat->since_ns, host_wall_ns());
     store_relaxed(&seat->owner, 0);
+    /* D2, pairs with W3. */
     store_release(&seat->state, ending == ENDING_DEAD ? KVW_SEAT_DEAD : KVW_SEAT_FREE);
     cache_wake(attachment->cache, attachment->rank);
 }

@@ -52,7 +52,7 @@ bool await_is_rank(const struct cache *cache, uint32_t rank)
         return true;
     store_relaxed(&seat->since_ns, host_wall_ns());
     store_relaxed(&seat->owner, 0);
-    store_release(&seat->state, KVW_SEAT_DEAD);
+    store_release(&seat->state, KVW_SEAT_DEAD); /* D2, pairs with W3 */
     cache_wake(cache, rank);
     return false;
 }
@@ -78,7 +78,7 @@ static void sweep_pins(const struct cache *cache, uint64_t now_ns)
             uint64_t since_ns = load_relaxed(&pin->since_ns);
             if (load_relaxed(&pin->lo_plus_1) != 0 &&
                 (since_ns > now_ns || now_ns - since_ns > PIN_NS))
-                store_release(&pin->lo_plus_1, 0);
+                store_release(&pin->lo_plus_1, 0); /* D3, pairs with B2 */
         }
     }
 }

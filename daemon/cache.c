@@ -95,8 +95,8 @@ void cache_wake(const struct cache *cache, uint32_t rank)
     for (uint32_t lane = 0; lane < n_lanes; lane++) {
         struct kvw_board *board = layout_board(cache->segment[SEGMENT_CONTROL].base,
                                                &cache->layout, n_lanes, rank, lane);
-        /* Pairs with the waiter's load of the event before it looks at the seat: either
-         * it sees the new seat, or its sleep finds another event. */
+        /* D1, pairs with W2 in client/wait.c: either a waiter sees the new seat, or its
+         * sleep finds another event. */
         (void)add_seq_cst(&board->event, 1);
         (void)syscall(SYS_futex, &board->event, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     }
@@ -118,7 +118,7 @@ void cache_announce_removed(const struct cache *cache)
 {
     struct kvw_control_header *header = cache->segment[SEGMENT_CONTROL].base;
 
-    store_release(&header->state, KVW_CONTROL_REMOVED);
+    store_relaxed(&header->state, KVW_CONTROL_REMOVED); /* before the events: D1 */
     for (uint32_t rank = 0; rank < cache->meta.geometry.n_ranks; rank++)
         cache_wake(cache, rank);
 }
