@@ -12,8 +12,8 @@ Install what the tests need (as root; otherwise say what is missing), build, tes
   (nothing)        what CI runs: the preset dev with all its tests but the long ones (the
                    rules of tests/lint too), then asan with the labels unit, kernel,
                    integration and guard
-  --full           dev, asan and clang with all their tests, the long ones too, clang-tidy,
-                   and each fuzzer for ten seconds
+  --full           dev, asan, clang and tsan with all their tests, the long ones too,
+                   clang-tidy, and each fuzzer for ten seconds
   --long           only the soak: the preset dev with the tests of label soak
   --preset NAME    only this preset of CMakePresets.json, with all its tests, long ones too
   --label REGEX    only the tests whose label matches, for instance lint
@@ -63,7 +63,7 @@ if ((is_long)); then
 elif [[ -n $preset ]]; then
     runs=("$preset $label")
 elif ((is_full)); then
-    runs=("dev $label" "asan $label" "clang $label" "fuzz ${label:-fuzz}")
+    runs=("dev $label" "asan $label" "clang $label" "tsan $label" "fuzz ${label:-fuzz}")
 elif [[ -n $label ]]; then
     runs=("dev $label")
 else
