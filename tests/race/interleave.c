@@ -192,9 +192,9 @@ static bool parse(int argc, char **argv, struct options *options)
 
 int main(int argc, char **argv)
 {
-    const struct interleave_case *const all[] = {interleave_board, interleave_pins,
-                                                 interleave_ranks, interleave_recover,
-                                                 interleave_wait};
+    const struct interleave_case *const all[] = {interleave_board,  interleave_pins,
+                                                 interleave_ranks,  interleave_recover,
+                                                 interleave_staged, interleave_wait};
     struct options options = {.seed = 1, .schedules_max = 10000000};
     int n_failed = 0;
     int n_runs = 0;

@@ -30,6 +30,7 @@ extern const struct interleave_case interleave_board[];
 extern const struct interleave_case interleave_pins[];
 extern const struct interleave_case interleave_ranks[];
 extern const struct interleave_case interleave_recover[];
+extern const struct interleave_case interleave_staged[];
 extern const struct interleave_case interleave_wait[];
 
 #endif
