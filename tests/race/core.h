@@ -34,6 +34,7 @@ struct op {
     bool is_shared;   /* others use the word: who goes on is a choice */
     bool is_effect;   /* something of it stays after a death */
     bool needs_empty; /* waits until the own stores are in memory */
+    bool needs_all;   /* and those of everybody else */
     bool is_store;    /* waits while the buffer is full */
 };
 

@@ -151,6 +151,10 @@ static bool may_run(uint32_t i)
             core.spec[i].family); /* the dead one's stores are done */
     if (task->op.needs_empty && task->buffer.n > 0)
         return false;
+    for (uint32_t other = 0; task->op.needs_all && other < core.n_tasks; other++) {
+        if (core.task[other].buffer.n > 0)
+            return false;
+    }
     return !task->op.is_store || task->buffer.n + 1 < CORE_BUFFER_MAX;
 }
 
