@@ -86,9 +86,9 @@ static void exchange_wait(void *context)
 
     (void)context;
     for (uint32_t pass = 1; pass <= STAGED_PASSES; pass++)
-        scene_must(kvw_wait_written(cache, 0, 0, (struct kvw_layer){0}, pass,
-                                    KVW_NO_TIMEOUT),
-                   "wait for a pass");
+        scene_must(
+            kvw_wait_written(cache, 0, 0, (struct kvw_layer){0}, pass, KVW_NO_TIMEOUT),
+            "wait for a pass");
 }
 
 static void exchange_setup(void)
