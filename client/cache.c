@@ -15,6 +15,7 @@
 #include "client/board.h"
 #include "client/client.h"
 #include "client/mirror.h"
+#include "client/outside.h"
 #include "client/pin.h"
 #include "client/spec.h"
 #include "client/step.h"
@@ -119,11 +120,22 @@ static int take_rank(struct kvw_cache *cache)
     return 0;
 }
 
+/* What comes from the process, the CPU and the environment. */
+static void set_defaults(struct kvw_cache *cache)
+{
+    const struct kvw_attach_options defaults = KVW_ATTACH_OPTIONS_INIT;
+    const char *poison = outside_variable("KVWHEEL_POISON");
+
+    cache->pid = (uint32_t)getpid();
+    cache->options = defaults;
+    cache->crc32c_rows = crc32c_rows_best();
+    cache->is_poisoning = poison != NULL && strcmp(poison, "0") != 0;
+}
+
 int cache_new(void *control, uint64_t control_bytes, void *pins, uint64_t pins_bytes,
               void *data, uint64_t data_bytes, uint32_t rank, uint32_t slot,
               struct kvw_cache **out)
 {
-    const struct kvw_attach_options defaults = KVW_ATTACH_OPTIONS_INIT;
     struct kvw_refusal refusal;
 
     struct kvw_cache *cache = calloc(1, sizeof *cache);
@@ -134,8 +146,7 @@ int cache_new(void *control, uint64_t control_bytes, void *pins, uint64_t pins_b
     cache->data = data;
     cache->rank = rank;
     cache->slot = slot;
-    cache->pid = (uint32_t)getpid();
-    cache->options = defaults;
+    set_defaults(cache);
 
     int error = layout_control_read(control, control_bytes, pins_bytes, data_bytes,
                                     &cache->geometry, &cache->layout, &refusal);

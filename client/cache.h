@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/crc32c.h"
 #include "client/include/kvwheel/kvwheel.h"
 #include "proto/layout.h"
 #include "proto/partition.h"
@@ -84,6 +85,8 @@ struct kvw_cache {
     struct record *scratch; /* the next record, while it is made */
     struct record *peer;    /* a peer's, while it is compared */
     uint64_t pins_used;     /* bit i: pin i is held */
+    crc32c_rows_fn *crc32c_rows;
+    bool is_poisoning; /* begin fills the rows that it opens with NaN */
 };
 
 /**

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "client/board.h"
+#include "client/checksum.h"
 #include "client/client.h"
 #include "client/gate.h"
 #include "client/pin.h"
@@ -264,9 +265,14 @@ static void copy_kept_rows(struct kvw_cache *cache, uint32_t lane_number, uint32
                 char *head = cache->data + layout_row_offset(&cache->layout, g, l, p,
                                                              lane_number, h, 0);
                 const uint64_t row_bytes = placed->plane[p].row_bytes;
-                for (uint32_t r = 0; r < n_runs; r++)
-                    memcpy(head + (extent_slot + runs[r].row - kept->first) * row_bytes,
-                           head + runs[r].slot * row_bytes, runs[r].n * row_bytes);
+                const struct checksum_of sums = {g, l, p, lane_number, h};
+                for (uint32_t r = 0; r < n_runs; r++) {
+                    const uint64_t slot = extent_slot + (runs[r].row - kept->first);
+                    memcpy(head + slot * row_bytes, head + runs[r].slot * row_bytes,
+                           runs[r].n * row_bytes);
+                    if (cache->geometry.has_checksums)
+                        checksum_copy(cache, &sums, runs[r].slot, slot, runs[r].n);
+                }
             }
         }
     }

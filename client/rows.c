@@ -89,24 +89,6 @@ static void set_written(struct kvw_cache *cache, uint32_t lane_number,
     board_wake(cache, lane_number);
 }
 
-/* Runs of chunk rows that are this rank's own. */
-static uint32_t own_runs(const struct kvw_cache *cache, uint32_t lane_number,
-                         uint32_t g, uint64_t row_first, uint64_t n_rows,
-                         struct kvw_run *runs)
-{
-    const struct kvw_group_record *record =
-        &lane_of(cache, lane_number)->record->group[g];
-    const struct kvw_showing showing = {
-        .group = &cache->geometry.group[g],
-        .partition = &cache->geometry.partition,
-        .record = record,
-        .ring_rows = cache->layout.group[g].ring_rows,
-        .row_part = cache->row_part,
-    };
-    return rules_runs(&showing, record->rows + row_first,
-                      record->rows + row_first + n_rows, runs);
-}
-
 /* Copy n_blocks blocks from one stride to another. A decoder's row is many short
  * copies: the loop around them must stay a handful of instructions. */
 static void copy_blocks(char *to, uint64_t to_stride, const char *from,
@@ -148,7 +130,7 @@ int kvw_update(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
     const uint32_t g = place->group;
     const uint64_t chunk_row = lane_of(cache, lane)->record->group[g].rows;
     const struct kvw_interval heads = cache->heads[g];
-    const uint32_t n_runs = own_runs(cache, lane, g, row_first, n_rows, runs);
+    const uint32_t n_runs = step_own_runs(cache, lane, g, row_first, n_rows, runs);
 
     set_writing(cache, lane, layer);
     for (uint32_t p = 0; p < cache->geometry.group[g].n_planes; p++) {
@@ -183,7 +165,7 @@ int kvw_slots(struct kvw_cache *cache, uint32_t lane, struct kvw_layer layer,
         &lane_of(cache, lane)->record->group[place->group];
     const uint64_t position =
         rules_chunk_position(group, record, lane_of(cache, lane)->open[place->group].n);
-    slots->n_pieces = own_runs(cache, lane, place->group, row_first, n_rows, runs);
+    slots->n_pieces = step_own_runs(cache, lane, place->group, row_first, n_rows, runs);
     slots->n_planes = group->n_planes;
     slots->head_first = cache->heads[place->group].begin;
     slots->n_heads = cache->heads[place->group].end - slots->head_first;

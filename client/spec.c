@@ -253,6 +253,10 @@ static int convert(const struct kvw_spec *spec, struct kvw_geometry *geometry,
                       .row_parts = spec->row_parts,
                       .row_block = spec->row_block},
     };
+    if (spec->has_checksums > 1)
+        return fail(-EINVAL, "spec: has_checksums: need 0 or 1, have %u",
+                    spec->has_checksums);
+    geometry->has_checksums = (uint8_t)spec->has_checksums;
     for (uint32_t g = 0; g < spec->n_groups; g++) {
         error = convert_group(&spec->group[g], geometry->n_layers, &geometry->group[g]);
         if (error != 0)
@@ -323,6 +327,7 @@ void spec_from_geometry(const struct kvw_geometry *geometry, const char *name,
     spec->lane_parts = geometry->partition.lane_parts;
     spec->row_parts = geometry->partition.row_parts;
     spec->row_block = geometry->partition.row_block;
+    spec->has_checksums = geometry->has_checksums;
     spec->n_groups = geometry->n_groups;
     spec->n_layers = geometry->n_layers;
     for (uint32_t g = 0; g < geometry->n_groups; g++)
@@ -352,7 +357,8 @@ static uint64_t rank_bytes(const struct kvw_geometry *geometry,
         uint64_t head_bytes = 0;
 
         for (uint32_t p = 0; p < geometry->group[g].n_planes; p++)
-            head_bytes += layout->group[g].plane[p].head_bytes;
+            head_bytes += layout->group[g].plane[p].head_bytes +
+                          layout->group[g].plane[p].head_sums_bytes;
         bytes += head_bytes * (heads.end - heads.begin) * (layers.end - layers.begin) *
                  (lanes.end - lanes.begin);
     }

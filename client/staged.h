@@ -6,7 +6,7 @@
  *
  * Orders, by label:
  *
- * X1, set_writing() (rows.c): release fence between the odd word and the rows. Pairs with
+ * X1, set_writing() (rows.c) and void_layer() (poison.c): release fence between the odd word and the rows. Pairs with
  * R1 (view.c), rows, acquire fence, word, and with X4.
  *
  * X2, set_written() (rows.c): release stores of the rows written and of the even word, so

@@ -9,8 +9,10 @@
 #include <stdbool.h>
 
 #include "client/board.h"
+#include "client/checksum.h"
 #include "client/client.h"
 #include "client/gate.h"
+#include "client/poison.h"
 #include "client/wait.h"
 #include "proto/base/align.h"
 
@@ -86,6 +88,21 @@ uint64_t step_written(const struct kvw_cache *cache, uint32_t lane_number,
         written = own - row;
     }
     return min_u64(written, n);
+}
+
+uint32_t step_own_runs(const struct kvw_cache *cache, uint32_t lane, uint32_t group,
+                       uint64_t row_first, uint64_t n_rows, struct kvw_run *runs)
+{
+    const struct kvw_group_record *record = &lane_of(cache, lane)->record->group[group];
+    const struct kvw_showing showing = {
+        .group = &cache->geometry.group[group],
+        .partition = &cache->geometry.partition,
+        .record = record,
+        .ring_rows = cache->layout.group[group].ring_rows,
+        .row_part = cache->row_part,
+    };
+    return rules_runs(&showing, record->rows + row_first,
+                      record->rows + row_first + n_rows, runs);
 }
 
 static int check_chunk(const struct kvw_cache *cache, const struct record *record,
@@ -256,6 +273,8 @@ int kvw_begin(struct kvw_cache *cache, uint32_t lane_number,
             return error;
         }
         open_chunks(cache, lane_number, &claims, items);
+        if (cache->is_poisoning)
+            poison_open_rows(cache, lane_number);
     }
     describe(cache, lane->record, items, n_items, begun);
     return 0;
@@ -337,6 +356,8 @@ int kvw_commit(struct kvw_cache *cache, uint32_t lane_number,
     error = gate_agree(cache, lane_number, "commit", next, NULL);
     if (error != 0)
         return error;
+    if (cache->geometry.has_checksums)
+        checksum_commit(cache, lane_number, keep);
     board_publish(cache, lane_number, next);
     step_forget_open(cache, lane_number);
     return 0;

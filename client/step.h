@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "client/cache.h"
+#include "proto/rules.h"
 
 /** An own lane; it must be one that the rank holds. */
 static inline struct lane *lane_of(const struct kvw_cache *cache, uint32_t lane)
@@ -44,5 +45,10 @@ void step_forget_open(struct kvw_cache *cache, uint32_t lane);
 /** Rows of the open chunk that a layer has so far: a prefix, complete in all planes.
  * Rows of other ranks count as written where rows are split. */
 uint64_t step_written(const struct kvw_cache *cache, uint32_t lane, uint32_t layer);
+
+/** Runs of rows of the open chunk, counted from its start, that are this rank's own.
+ * @return how many; at most KVW_PIECES_MAX. */
+uint32_t step_own_runs(const struct kvw_cache *cache, uint32_t lane, uint32_t group,
+                       uint64_t row_first, uint64_t n_rows, struct kvw_run *runs);
 
 #endif

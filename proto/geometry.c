@@ -370,6 +370,9 @@ int geometry_check(const struct kvw_geometry *geometry, struct kvw_refusal *refu
                       geometry->n_ranks * geometry->n_lanes,
                       "ranks x lanes: need at most %u, have %u x %u", KVW_BOARDS_MAX,
                       geometry->n_ranks, geometry->n_lanes);
+    if (geometry->has_checksums > 1)
+        return refuse(refusal, -EINVAL, 1, geometry->has_checksums,
+                      "checksums: need 0 or 1, have %u", geometry->has_checksums);
     if (geometry->n_layers == 0 || geometry->n_layers > KVW_LAYERS_MAX)
         return refuse(refusal, bound_error(geometry->n_layers), KVW_LAYERS_MAX,
                       geometry->n_layers, "layers of all groups: need 1 to %u, have %u",

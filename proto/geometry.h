@@ -97,7 +97,9 @@ struct kvw_geometry {
     uint32_t n_ranks;
     uint32_t n_layers; /* of all groups */
     struct kvw_geometry_partition partition;
-    uint8_t reserved[8];
+    uint8_t
+        has_checksums; /* 0 or 1: beside the rows of each head lie their checksums */
+    uint8_t reserved[7];
     struct kvw_geometry_group group[KVW_GROUPS_MAX];
     /* The model's own number of each layer, ascending within a group. Two groups may
      * name the same model layer: self-attention and cross-attention of one block. */

@@ -30,6 +30,7 @@ uint64_t layout_hash(void)
         sizeof(struct kvw_geometry_group),
         sizeof(struct kvw_geometry_plane),
         offsetof(struct kvw_geometry, model_layer),
+        offsetof(struct kvw_geometry, has_checksums),
         sizeof(struct kvw_seat),
         offsetof(struct kvw_seat, incarnation),
         offsetof(struct kvw_seat, since_ns),
@@ -109,6 +110,11 @@ static bool place_group(const struct kvw_geometry *geometry, uint32_t g,
             bytes > KVW_BYTES_MAX)
             return false;
         layer_bytes += bytes;
+        if (geometry->has_checksums) {
+            plane->sums_offset = layer_bytes = align_up(layer_bytes, KVW_CACHELINE);
+            plane->head_sums_bytes = align_up(placed->rows * 4, KVW_CACHELINE);
+            layer_bytes += plane->head_sums_bytes * group->n_heads * geometry->n_lanes;
+        }
         if (layer_bytes > KVW_BYTES_MAX)
             return false;
     }
@@ -176,6 +182,17 @@ uint64_t layout_row_offset(const struct kvw_layout *layout, uint32_t group,
 
     return in->offset + layer_in_group * in->layer_bytes + of->offset +
            lane * of->lane_bytes + head * of->head_bytes + slot * of->row_bytes;
+}
+
+uint64_t layout_sum_offset(const struct kvw_layout *layout, uint32_t n_heads,
+                           uint32_t group, uint32_t layer_in_group, uint32_t plane,
+                           uint32_t lane, uint32_t head, uint64_t slot)
+{
+    const struct kvw_layout_group *in = &layout->group[group];
+    const struct kvw_layout_plane *of = &in->plane[plane];
+
+    return in->offset + layer_in_group * in->layer_bytes + of->sums_offset +
+           ((uint64_t)lane * n_heads + head) * of->head_sums_bytes + slot * 4;
 }
 
 static void board_init(struct kvw_board *board, const struct kvw_layout *layout,

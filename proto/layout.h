@@ -8,7 +8,8 @@
  *   pins      flag[rank][lane] | high[attachment] | pin[attachment][..]
  *             The only segment that readers write.
  *   data      [group][layer][plane][lane][head][row][elems], the same for any number of
- *             ranks. Rows of a layer and head: sink, ring, keep extent.
+ *             ranks. Rows of a layer and head: sink, ring, keep extent. Behind the rows of
+ *             a plane, if the cache has them: checksum[lane][head][row].
  *
  * All words are little-endian; shared words are atomics of at most 8 bytes; offsets are
  * bytes from the start of a segment, never pointers. Everything that a worker can write
@@ -145,6 +146,10 @@ struct kvw_layout_plane {
     uint64_t row_bytes;
     uint64_t head_bytes; /* stride from head to head: rows, padded to a line or page */
     uint64_t lane_bytes; /* stride from lane to lane */
+    /* Checksums of a cache that has them: a u32 for each lane, head and slot, in this
+     * order, behind the rows of all lanes. */
+    uint64_t sums_offset;     /* of the first, from the start of its layer; 0 = none */
+    uint64_t head_sums_bytes; /* stride from head to head: slots, padded to a line */
 };
 
 struct kvw_layout_group {
@@ -195,6 +200,12 @@ uint64_t layout_hash(void);
 uint64_t layout_row_offset(const struct kvw_layout *layout, uint32_t group,
                            uint32_t layer_in_group, uint32_t plane, uint32_t lane,
                            uint32_t head, uint64_t slot);
+
+/** Byte offset in the data segment of the checksum of a row's slot. The cache has
+ * checksums. */
+uint64_t layout_sum_offset(const struct kvw_layout *layout, uint32_t n_heads,
+                           uint32_t group, uint32_t layer_in_group, uint32_t plane,
+                           uint32_t lane, uint32_t head, uint64_t slot);
 
 /**
  * Write header, geometry, free seats and boards at version 1 (step 0, nothing

@@ -41,6 +41,7 @@ void model_geometry(uint32_t n_ranks, struct kvw_geometry *geometry)
         .n_ranks = n_ranks,
         .n_layers = LAYERS,
         .partition = {n_ranks, 1, 1, 1, 0, 0},
+        .has_checksums = 1,
     };
     for (uint32_t g = 0; g < GROUPS; g++) {
         struct kvw_geometry_group *group = &geometry->group[g];

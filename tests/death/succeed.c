@@ -55,6 +55,12 @@ static void ask_witness(const struct after *after)
     onlooker_ask(after->look, &after->onlooker[1]);
 }
 
+static void say_damage(void *context, const struct kvw_damage *damage)
+{
+    (void)context;
+    EXPECT(false, "verify: %s", damage->text);
+}
+
 /* All layers, groups and planes at one step (R1, R4, R5, R9). */
 static void look(const struct after *after)
 {
@@ -63,6 +69,7 @@ static void look(const struct after *after)
     struct kvw_lane_state state;
 
     ask_witness(after);
+    OK(kvw_verify(after->look, say_damage, NULL, NULL));
     OK(kvw_state(after->look, 0, KVW_ALL_RANKS, &state));
     const char *wrong = model_check_state(&lane->record[common], &state);
     EXPECT(wrong == NULL, "state: %s", wrong);

@@ -423,6 +423,21 @@ static void act_outside(struct play *play)
     (void)done(kvw_outside(play->cache, lane, step));
 }
 
+static void count_damage(void *context, const struct kvw_damage *damage)
+{
+    KVW_CHECK(damage->text[0] != 0);
+    ++*(uint64_t *)context;
+}
+
+static void act_verify(struct play *play)
+{
+    struct kvw_verified verified;
+    uint64_t n_told = 0;
+
+    int result = kvw_verify(play->cache, count_damage, &n_told, &verified);
+    KVW_CHECK(result == (n_told > 0) && verified.n_damages == n_told);
+}
+
 /* Numbers in the corpus: new ones go to the end. */
 static const struct {
     void (*act)(struct play *play);
@@ -433,7 +448,7 @@ static const struct {
     {act_commit, false},  {act_abort, false},   {act_round, false},
     {act_get, false},     {act_release, false}, {act_change, false},
     {act_reset, false},   {act_look, false},    {act_wait, false},
-    {act_recover, false}, {act_outside, false},
+    {act_recover, false}, {act_outside, false}, {act_verify, false},
 };
 
 #define N_ACTIONS (sizeof actions / sizeof actions[0])

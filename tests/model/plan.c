@@ -83,6 +83,7 @@ void plan_geometry(uint64_t seed, struct kvw_geometry *geometry)
         }
     }
     plan_partition(&random, geometry);
+    geometry->has_checksums = pick(&random, 3) != 0;
 }
 
 void plan_op(uint64_t seed, uint32_t index, struct op *op)
@@ -118,9 +119,10 @@ void plan_print(const struct kvw_geometry *geometry, FILE *to)
 {
     const struct kvw_geometry_partition *parts = &geometry->partition;
 
-    fprintf(to, "%u ranks (heads %u layers %u lanes %u rows %u of %u), %u lanes\n",
+    fprintf(to, "%u ranks (heads %u layers %u lanes %u rows %u of %u), %u lanes%s\n",
             geometry->n_ranks, parts->head_parts, parts->layer_parts, parts->lane_parts,
-            parts->row_parts, parts->row_block, geometry->n_lanes);
+            parts->row_parts, parts->row_block, geometry->n_lanes,
+            geometry->has_checksums ? ", checksums" : "");
     for (uint32_t g = 0; g < geometry->n_groups; g++) {
         const struct kvw_geometry_group *of = &geometry->group[g];
         fprintf(to,

@@ -107,6 +107,9 @@ bool player_play(struct player *player, const struct op *op)
 
     if (!play_one(player, op, lane) || !player_check_lane(player, lane))
         return false;
+    const uint32_t seat = play_seat_of(player, op->r[6]);
+    if (seat != UINT32_MAX && op->r[7] % 2 == 0 && !player_verify(player, seat))
+        return false;
     /* The other lanes have not changed; looked at now and then. */
     for (uint32_t other = 0; other < n_lanes && op->r[7] % 4 == 0; other++) {
         if (other != lane && !player_check_lane(player, other))
@@ -175,6 +178,21 @@ static bool roll(struct player *player, uint32_t lane, uint64_t *seed)
            player_fail(player, "lane %u does not roll", lane);
 }
 
+/* A bit of each layer of each rank. */
+static bool damage_lane(struct player *player, uint32_t lane)
+{
+    const struct kvw_geometry *geometry = &player->world.geometry;
+
+    for (uint32_t rank = 0; rank < geometry->n_ranks; rank++) {
+        for (uint32_t layer = 0; layer < geometry->n_layers; layer++) {
+            if (player->oracle.lane[lane].board[rank].is_held &&
+                !player_damage(player, rank, lane, layer))
+                return false;
+        }
+    }
+    return true;
+}
+
 bool player_finish(struct player *player)
 {
     const struct kvw_geometry *geometry = &player->world.geometry;
@@ -201,7 +219,7 @@ bool player_finish(struct player *player)
              (!player_recover(player, first_rank(player, lane), lane) ||
               !play_recover_all(player, lane, 0))))
             return false;
-        if (!roll(player, lane, &seed))
+        if (!roll(player, lane, &seed) || !damage_lane(player, lane))
             return false;
     }
     return true;

@@ -105,6 +105,13 @@ bool player_finish(struct player *player);
 /** Compare everything visible in a lane. */
 bool player_check_lane(struct player *player, uint32_t lane);
 
+/* ---- play_verify.c ---- */
+
+/** kvw_verify() by a seat that is taken: nothing is wrong, whoever died where. */
+bool player_verify(struct player *player, uint32_t seat);
+/** Change a bit of a committed row that a rank shows: just that is found. And back. */
+bool player_damage(struct player *player, uint32_t rank, uint32_t lane, uint32_t layer);
+
 /* ---- play_view.c: what is seen ---- */
 
 /** Take a view, compare it, and release it or keep it in `held` (not NULL). */

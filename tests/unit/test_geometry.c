@@ -99,6 +99,7 @@ static const struct wrong wrongs[] = {
     {"a block without split rows", AT(partition.row_block), 5, -EINVAL, 1, 5,
      "row_block"},
     {"partition reserved", AT(partition.reserved), 1, -EINVAL, 1, 0, "partition"},
+    {"checksums, twice", AT(has_checksums), 2, -EINVAL, 1, 2, "checksums"},
     {"reserved bytes", AT(reserved[3]), 1, -EINVAL, 0, 1, "unused"},
     {"an unused group", AT(group[2].n_heads), 1, -EINVAL, 0, 1, "unused"},
     {"an unused layer", AT(model_layer[8]), 1, -EINVAL, 0, 1, "unused"},

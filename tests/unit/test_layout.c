@@ -38,7 +38,8 @@ static uint64_t row_alignment(const struct kvw_geometry_group *group, uint64_t s
     return slot == 0 ? KVW_CACHELINE : elem_bytes;
 }
 
-/* The order is [group][layer][plane][lane][head][row]; in that order each row begins
+/* The order is [group][layer][plane][lane][head][row], with the checksums of a plane
+ * behind its rows; in that order each row begins
  * where the one before has ended, or later, so that no two of them share a byte. */
 static void walk_group(struct walk *walk, const struct kvw_geometry *geometry,
                        const struct kvw_layout *layout, uint32_t g)
@@ -63,6 +64,14 @@ static void walk_group(struct walk *walk, const struct kvw_geometry *geometry,
                             layout_row_offset(layout, g, layer, p, lane, head, slot),
                             row_bytes, row_alignment(group, slot, elem_bytes));
                 }
+            }
+            for (uint32_t lane = 0; lane < geometry->n_lanes; lane++) {
+                for (uint32_t head = 0;
+                     head < group->n_heads && geometry->has_checksums; head++)
+                    walk_over(walk,
+                              layout_sum_offset(layout, group->n_heads, g, layer, p,
+                                                lane, head, 0),
+                              rows * 4, KVW_CACHELINE);
             }
         }
     }
@@ -202,6 +211,9 @@ static unsigned __int128 group_bytes(const struct kvw_geometry *geometry, uint32
                                  group->plane[p].elems *
                                  geometry_elem_bytes(group->plane[p].type);
         bytes += (head + 63) / 64 * 64 * group->n_heads * geometry->n_lanes;
+        if (geometry->has_checksums)
+            bytes += (geometry_rows(geometry, g) * 4 + 63) / 64 * 64 *
+                     (unsigned __int128)group->n_heads * geometry->n_lanes;
     }
     return (bytes + 4095) / 4096 * 4096 * group->n_layers;
 }

@@ -139,6 +139,7 @@ static const struct wrong wrongs[] = {
     {"a hidden name", AT(name[0]), '.', -EINVAL, "no '.' first"},
     {"lifetime", AT(lifetime), 3, -EINVAL, "lifetime: need 0 to 2, have 3"},
     {"ttl without seconds", AT(lifetime), 1, -EINVAL, "ttl_seconds"},
+    {"checksums", AT(has_checksums), 2, -EINVAL, "need 0 or 1, have 2"},
     {"mode", AT(mode), 01600, -EINVAL, "need at most 0777, have 01600"},
     {"placement", AT(placement), 1, -EINVAL, "placement"},
     {"no groups", AT(n_groups), 0, -EINVAL, "layers of all groups: need 0, have"},

@@ -33,6 +33,11 @@
  * threads need a store fence in each of those threads, and device or io_uring transfers
  * into rows must be complete, before kvw_written() or kvw_update() is called for them.
  *
+ * Environment: KVWHEEL_POISON=1 at attach makes every begin of that attachment fill the rows
+ * that it opens with a signalling NaN (i8, u8, u32: bytes 0x7f), so that an engine that reads
+ * rows which it has not written is seen at once. For debugging; committed rows are never
+ * touched. $KVWHEEL_SOCKET: see kvw_connect().
+ *
  * Fast path: kvw_update, kvw_slots, kvw_written, kvw_have_read and kvw_commit (on which
  * nobody sleeps), kvw_get, kvw_cut, kvw_release, kvw_abort and a wait that is already true
  * make no system call, take no lock and allocate nothing.
@@ -205,6 +210,10 @@ struct kvw_spec_group {
  * Ranks: n_ranks = head_parts x layer_parts x lane_parts x row_parts, and rank =
  * ((lane_part * layer_parts + layer_part) * head_parts + head_part) * row_parts +
  * row_part. Parts may be uneven and may be empty.
+ *
+ * has_checksums = 1: commit writes a CRC-32C of every row, plane and head that it publishes
+ * beside the rows, which kvw_verify() compares. It takes 4 bytes each, and a commit reads
+ * its chunk once more; reading rows costs nothing.
  */
 struct kvw_spec {
     uint32_t size; /* sizeof(struct kvw_spec), set by kvw_spec_init() */
@@ -221,7 +230,8 @@ struct kvw_spec {
     uint32_t mode;        /* permissions like a file's, default 0600 */
     uint32_t placement;   /* enum kvw_placement */
     uint32_t n_groups;
-    uint32_t n_layers; /* of all groups */
+    uint32_t n_layers;      /* of all groups */
+    uint32_t has_checksums; /* 0 (default) or 1: see below */
     struct kvw_spec_group group[KVW_SPEC_GROUPS_MAX];
     uint16_t model_layer[KVW_SPEC_LAYERS_MAX]; /* of each layer, group after group */
 };
@@ -229,11 +239,11 @@ struct kvw_spec {
 /* Bytes of a spec, before anything is allocated. */
 struct kvw_spec_bytes {
     uint64_t total_bytes;   /* what the daemon allocates: data, control and pins */
-    uint64_t data_bytes;    /* rows alone */
+    uint64_t data_bytes;    /* rows, and their checksums, alone */
     uint64_t control_bytes; /* control and pin segments */
     uint64_t group_bytes[KVW_SPEC_GROUPS_MAX];
     uint64_t layer_bytes[KVW_SPEC_GROUPS_MAX]; /* of one layer of the group */
-    uint64_t rank_bytes[64];                   /* rows that each rank holds */
+    uint64_t rank_bytes[64];                   /* of these, what each rank holds */
 };
 
 /** An empty spec: one lane, one rank, lifetime job, mode 0600, called `name`. */
@@ -787,6 +797,63 @@ KVW_API int kvw_recover(struct kvw_cache *cache, uint32_t lane, uint64_t timeout
  * @return 0, -EACCES, -ERANGE, -ESTALE (a recovery is under way), -KVW_EGONE.
  */
 KVW_API int kvw_outside(struct kvw_cache *cache, uint32_t lane, uint64_t step);
+
+/* ---------------------------------------------------------------- checks ---------- */
+
+/* What is wrong. */
+enum kvw_damage_kind {
+    KVW_DAMAGE_HEADER = 1,   /* of the control segment, or a seat */
+    KVW_DAMAGE_SEGMENT = 2,  /* a segment's size or seals */
+    KVW_DAMAGE_BOARD = 3,    /* what a rank published of a lane contradicts itself */
+    KVW_DAMAGE_DIVERGED = 4, /* ranks published different steps of one number */
+    KVW_DAMAGE_ROWS = 5,     /* committed rows differ from their checksums */
+};
+
+/* One finding of kvw_verify(). What does not apply is all ones. */
+struct kvw_damage {
+    uint32_t kind; /* enum kvw_damage_kind */
+    uint32_t rank;
+    uint32_t lane;
+    uint32_t layer; /* index; of rows */
+    uint32_t plane; /* in its group; of rows */
+    uint32_t head;  /* of all heads of the layer; of rows */
+    uint64_t row;   /* first one that differs */
+    uint64_t n_rows;
+    const char *text; /* the same in words; valid during the call */
+};
+
+/* What kvw_verify() has looked at. Rows are counted once for each layer, plane and head;
+ * there are none without checksums. */
+struct kvw_verified {
+    uint64_t n_damages;
+    uint64_t n_boards; /* of a rank and lane each */
+    uint64_t n_rows;   /* that are what was committed */
+    uint64_t n_rows_damaged;
+    uint64_t n_rows_skipped;   /* their writer went on while they were read */
+    uint64_t n_boards_skipped; /* published too fast to be looked at as a whole */
+    uint32_t has_checksums;
+    uint32_t reserved;
+};
+
+/** Told of each finding; must make no call of this client. */
+typedef void kvw_damage_fn(void *context, const struct kvw_damage *damage);
+
+/**
+ * Check all of a cache: header, sizes and seals of the segments; every board, and its
+ * records as far back as they are kept; that the ranks of a lane agree; and, in a cache with
+ * checksums, the rows of all lanes and layers that each rank shows, kept rows included.
+ *
+ * Works on a cache in use and holds nothing: a row that is overwritten while it is read is
+ * skipped and counted, never reported. As a rank or as a reader. Not the fast path: it reads
+ * every visible row once.
+ *
+ * @param tell      Called for each finding; may be NULL. Rows that follow each other in one
+ *         plane and head are one finding.
+ * @param verified  [out] may be NULL.
+ * @return 0: nothing is wrong; 1: something is; -ENOMEM.
+ */
+KVW_API int kvw_verify(struct kvw_cache *cache, kvw_damage_fn *tell, void *context,
+                       struct kvw_verified *verified);
 
 #ifdef __cplusplus
 }

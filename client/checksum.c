@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words are relaxed: P1 and P2 of the publication order them, as they do rows. */
+#include "client/checksum.h"
+
+#include "client/board.h"
+#include "client/step.h"
+#include "proto/base/align.h"
+
+enum { BATCH_ROWS = 64 };
+
+static char *rows_at(const struct kvw_cache *cache, const struct checksum_of *of,
+                     uint64_t slot)
+{
+    return cache->data + layout_row_offset(&cache->layout, of->group, of->in_group,
+                                           of->plane, of->lane, of->head, slot);
+}
+
+static shared_u32 *sums_at(const struct kvw_cache *cache, const struct checksum_of *of,
+                           uint64_t slot)
+{
+    const uint32_t n_heads = cache->geometry.group[of->group].n_heads;
+
+    return (shared_u32 *)(void *)(cache->data +
+                                  layout_sum_offset(&cache->layout, n_heads, of->group,
+                                                    of->in_group, of->plane, of->lane,
+                                                    of->head, slot));
+}
+
+static void make(struct kvw_cache *cache, const struct checksum_of *of, uint64_t slot,
+                 uint64_t n_rows)
+{
+    const uint64_t row_bytes =
+        cache->layout.group[of->group].plane[of->plane].row_bytes;
+    shared_u32 *word = sums_at(cache, of, slot);
+    const char *rows = rows_at(cache, of, slot);
+    uint32_t sums[BATCH_ROWS];
+
+    while (n_rows > 0) {
+        const uint64_t n = min_u64(n_rows, BATCH_ROWS);
+        cache->crc32c_rows(rows, row_bytes, n, sums);
+        for (uint64_t i = 0; i < n; i++)
+            store_relaxed(word++, sums[i]);
+        rows += n * row_bytes;
+        n_rows -= n;
+    }
+}
+
+static void make_layer(struct kvw_cache *cache, struct checksum_of *of,
+                       const struct kvw_run *runs, uint32_t n_runs)
+{
+    const struct kvw_interval heads = cache->heads[of->group];
+
+    for (of->plane = 0; of->plane < cache->geometry.group[of->group].n_planes;
+         of->plane++) {
+        for (of->head = heads.begin; of->head < heads.end; of->head++) {
+            for (uint32_t r = 0; r < n_runs; r++)
+                make(cache, of, runs[r].slot, runs[r].n);
+        }
+    }
+}
+
+void checksum_commit(struct kvw_cache *cache, uint32_t lane,
+                     const uint64_t n_rows[KVW_GROUPS_MAX])
+{
+    struct kvw_run runs[KVW_PIECES_MAX];
+
+    for (uint32_t g = 0; g < cache->geometry.n_groups; g++) {
+        if (n_rows[g] == 0)
+            continue;
+        const uint32_t n_runs = step_own_runs(cache, lane, g, 0, n_rows[g], runs);
+        struct checksum_of of = {.group = g, .lane = lane};
+        for (; of.in_group < cache->geometry.group[g].n_layers; of.in_group++) {
+            if (cache->layers[cache->geometry.group[g].layer_first + of.in_group]
+                    .is_held)
+                make_layer(cache, &of, runs, n_runs);
+        }
+    }
+}
+
+void checksum_copy(struct kvw_cache *cache, const struct checksum_of *of,
+                   uint64_t from_slot, uint64_t to_slot, uint64_t n_rows)
+{
+    shared_u32 *from = sums_at(cache, of, from_slot);
+    shared_u32 *to = sums_at(cache, of, to_slot);
+
+    for (uint64_t i = 0; i < n_rows; i++)
+        store_relaxed(&to[i], load_relaxed(&from[i]));
+}
+
+uint64_t checksum_compare(const struct kvw_cache *cache, const struct checksum_of *of,
+                          uint64_t slot, uint64_t n_rows)
+{
+    const uint64_t row_bytes =
+        cache->layout.group[of->group].plane[of->plane].row_bytes;
+    shared_u32 *word = sums_at(cache, of, slot);
+    const char *rows = rows_at(cache, of, slot);
+    uint32_t sums[BATCH_ROWS];
+
+    for (uint64_t first = 0; first < n_rows; first += BATCH_ROWS) {
+        const uint64_t n = min_u64(n_rows - first, BATCH_ROWS);
+        cache->crc32c_rows(rows + first * row_bytes, row_bytes, n, sums);
+        for (uint64_t i = 0; i < n; i++) {
+            if (load_relaxed(&word[first + i]) != sums[i])
+                return first + i;
+        }
+    }
+    return n_rows;
+}
