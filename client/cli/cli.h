@@ -20,6 +20,7 @@ enum cli_exit {
     CLI_NOT_RUNNING = 3, /* no daemon at the socket */
     CLI_REFUSED = 4,     /* by the daemon, in its words */
     CLI_DEGRADED = 5,    /* status: the daemon works, something of the host does not */
+    CLI_DAMAGED = 6,     /* verify: the cache is not what its writers left */
 };
 
 struct cli {
@@ -94,6 +95,7 @@ int command_ls(struct cli *cli, int argc, char **argv);
 int command_show(struct cli *cli, int argc, char **argv);
 int command_rm(struct cli *cli, int argc, char **argv);
 int command_gc(struct cli *cli, int argc, char **argv);
+int command_verify(struct cli *cli, int argc, char **argv);
 int command_who(struct cli *cli, int argc, char **argv);
 int command_kick(struct cli *cli, int argc, char **argv);
 

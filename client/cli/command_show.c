@@ -28,7 +28,7 @@ static void attach(const struct cli *cli, struct shown *shown)
 {
     const struct kvw_message_stated *stated = &shown->stat.stated;
 
-    if (stated->lifetime == KVW_LIFETIME_JOB && stated->n_attachments == 0) {
+    if (stat_ends_with_a_look(&shown->stat)) {
         snprintf(
             shown->reason, sizeof shown->reason,
             "not read: nobody is attached, and a look would end a cache of lifetime "
@@ -80,6 +80,7 @@ static void print_head(const struct shown *shown)
            text_age(more, stated->created_ns));
     printf(", used %s%s\n", text_age(text, stated->used_ns),
            stated->used_ns != 0 ? " ago" : "");
+    printf("checksums  %s\n", shown->spec.has_checksums ? "yes" : "no");
     printf("owner      %s, mode %04o\n", text_user(text, stated->uid), stated->mode);
     printf("misplaced  %llu pages\n\n", (unsigned long long)stated->misplaced_pages);
 }

@@ -41,6 +41,8 @@
     "                     memory, mapped twice in a row. Takes up to a page of\n"     \
     "                     rows more, and 3 of the mappings that vm.max_map_count\n"   \
     "                     allows for each layer, plane, lane and head\n"              \
+    "  --checksums        commit writes a checksum of every row, plane and head, 4\n" \
+    "                     bytes each; kvwheel verify compares them\n"                 \
     "  --lanes N          independent sequences (default 1)\n"                        \
     "\n"                                                                              \
     "How ranks share it, in parts of heads x layers x lanes x rows:\n"                \
@@ -63,7 +65,7 @@ const char help_tail[] =
     "Exit codes: 0 done, 1 failed, 2 wrong usage (or a cache whose numbers contradict\n"
     "each other), 3 no daemon is running, 4 refused by the daemon (its words are\n"
     "printed), 5 status only: the daemon works, but something of the host is\n"
-    "degraded.\n";
+    "degraded, 6 verify only: the cache is damaged.\n";
 
 const char help_start[] =
     "usage: kvwheel start [--foreground] [options]\n"
@@ -136,6 +138,17 @@ const char help_show[] =
     "and for every lane and rank the step and the rows committed. The latter are\n"
     "read by attaching for a moment, which is left out where it would end the cache\n"
     "(lifetime job, nobody attached). A ttl begins anew.\n" COMMON EXIT_CODES;
+
+const char help_verify[] =
+    "usage: kvwheel verify NAME\n"
+    "\n"
+    "Check a cache: header, sizes and seals of its segments, what each rank has\n"
+    "published of each lane, that the ranks of a lane agree; and, if it was created\n"
+    "with --checksums, every row that is visible. Works while it is in use, reads\n"
+    "each visible row once, and holds nothing: a row that is overwritten meanwhile is\n"
+    "skipped and counted. A ttl begins anew.\n" COMMON "\n"
+    "Exit codes: 0 nothing is wrong, 1 failed, 2 wrong usage, 3 no daemon is running,\n"
+    "4 refused by the daemon, 6 damaged (what, is printed).\n";
 
 const char help_who[] =
     "usage: kvwheel who [NAME]\n"

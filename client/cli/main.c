@@ -22,6 +22,8 @@ static const struct command commands[] = {
     {"ls", "list the caches", help_ls, command_ls},
     {"show", "one cache: its groups, and where its lanes stand", help_show,
      command_show},
+    {"verify", "check a cache: its boards, and its rows if it has checksums",
+     help_verify, command_verify},
     {"who", "who holds and pins what", help_who, command_who},
     {"kick", "kill the process that holds a rank", help_kick, command_kick},
     {"rm", "remove caches", help_rm, command_rm},

@@ -149,6 +149,9 @@ int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
     case SPEC_FLAG_CONTIGUOUS:
         flags->is_contiguous = true;
         return CLI_OK;
+    case SPEC_FLAG_CHECKSUMS:
+        flags->has_checksums = true;
+        return CLI_OK;
     default:
         return take_number(cli, flags, option, value);
     }
@@ -291,6 +294,7 @@ int spec_flags_spec(const struct cli *cli, const struct spec_flags *flags,
     if (name != NULL && !cli_name(cli, name, spec->name))
         return CLI_USAGE;
     spec->n_lanes = (uint32_t)number_or(flags, SPEC_FLAG_LANES, spec->n_lanes);
+    spec->has_checksums = flags->has_checksums;
     for (uint32_t g = 0; g < spec->n_groups; g++)
         spec->group[g].is_contiguous = flags->is_contiguous;
     result = split(cli, flags, spec);

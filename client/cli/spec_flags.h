@@ -13,6 +13,7 @@ enum spec_flag {
     SPEC_FLAG_POSITIONS,
     SPEC_FLAG_POLICY,
     SPEC_FLAG_CONTIGUOUS,
+    SPEC_FLAG_CHECKSUMS,
     SPEC_FLAG_NUMBERS, /* from here on each has a whole number */
     SPEC_FLAG_CONTEXT = SPEC_FLAG_NUMBERS,
     SPEC_FLAG_RANKS,
@@ -41,6 +42,7 @@ enum spec_flag {
         {"positions", required_argument, NULL, SPEC_FLAG_POSITIONS},     \
         {"policy", required_argument, NULL, SPEC_FLAG_POLICY},           \
         {"contiguous", no_argument, NULL, SPEC_FLAG_CONTIGUOUS},         \
+        {"checksums", no_argument, NULL, SPEC_FLAG_CHECKSUMS},           \
         {"context", required_argument, NULL, SPEC_FLAG_CONTEXT},         \
         {"ranks", required_argument, NULL, SPEC_FLAG_RANKS},             \
         {"layer-parts", required_argument, NULL, SPEC_FLAG_LAYER_PARTS}, \
@@ -67,6 +69,7 @@ struct spec_flags {
     uint32_t positions;
     uint32_t policy;
     bool is_contiguous;
+    bool has_checksums;
     uint64_t number[SPEC_FLAG_END - SPEC_FLAG_NUMBERS];
     uint64_t given; /* bit SPEC_FLAG_x - SPEC_FLAG_PRESET */
 };

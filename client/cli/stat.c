@@ -66,6 +66,12 @@ int stat_who(const struct cli *cli, uint64_t cache, uint64_t after,
     return 1;
 }
 
+bool stat_ends_with_a_look(const struct stat_cache *cache)
+{
+    return cache->stated.lifetime == KVW_LIFETIME_JOB &&
+           cache->stated.n_attachments == 0;
+}
+
 json_t *stat_json(const struct stat_cache *cache)
 {
     const struct kvw_message_stated *stated = &cache->stated;
@@ -74,7 +80,7 @@ json_t *stat_json(const struct stat_cache *cache)
     snprintf(mode, sizeof mode, "%04o", stated->mode);
     return json_pack(
         "{s:s, s:I, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:s, s:s, s:i, s:s, "
-        "s:b, s:I}",
+        "s:b, s:I, s:b}",
         "name", stated->name, "id", (json_int_t)stated->cache, "uuid", cache->uuid,
         "data_bytes", (json_int_t)stated->data_bytes, "total_bytes",
         (json_int_t)stated->total_bytes, "ranks", (int)cache->geometry.n_ranks, "owned",
@@ -84,5 +90,6 @@ json_t *stat_json(const struct stat_cache *cache)
         text_lifetime(lifetime, stated->lifetime, stated->ttl_seconds), "owner",
         text_user(user, stated->uid), "uid", (int)stated->uid, "mode", mode, "removed",
         (int)(stated->state == KVW_CONTROL_REMOVED), "misplaced_pages",
-        (json_int_t)stated->misplaced_pages);
+        (json_int_t)stated->misplaced_pages, "checksums",
+        (int)cache->geometry.has_checksums);
 }

@@ -29,6 +29,10 @@ KVW_NODISCARD int stat_next(const struct cli *cli, uint64_t after,
 KVW_NODISCARD int stat_who(const struct cli *cli, uint64_t cache, uint64_t after,
                            struct kvw_message_who_is *who);
 
+/** True if to attach to the cache for a moment would be its end: its lifetime is job, and
+ * nobody is attached. */
+bool stat_ends_with_a_look(const struct stat_cache *cache);
+
 /** What ls and show have in common. */
 json_t *stat_json(const struct stat_cache *cache);
 

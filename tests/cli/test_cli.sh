@@ -57,14 +57,14 @@ test_help() {
     local command
     expect 0 --help
     says "Exit codes: 0 done"
-    for command in start stop status create size ls show who kick rm gc; do
+    for command in start stop status create size ls show verify who kick rm gc; do
         expect 0 $command --help
         says "^usage: kvwheel $command"
         says "^Exit codes:"
         expect 0 help $command
         says "^usage: kvwheel $command"
     done
-    for command in "" start stop status create size ls show who kick rm gc; do
+    for command in "" start stop status create size ls show verify who kick rm gc; do
         ! "$kvwheel" $command --help | grep -E '.{81}' || fail "$command --help is too wide"
     done
     expect 2 help ls show
@@ -89,6 +89,8 @@ test_usage() {
     expect 2 show
     expect 2 show a b
     expect 2 show a/b
+    expect 2 verify
+    expect 2 verify a b
     expect 2 rm
     expect 2 kick a
     expect 2 kick a --rank 1 --attachment 2
@@ -169,7 +171,7 @@ test_parts() {
 
 test_not_running() {
     local command
-    for command in stop status ls "show a" who "rm a" gc "kick a --rank 0" \
+    for command in stop status ls "show a" "verify a" who "rm a" gc "kick a --rank 0" \
         "create --name a $flags"; do
         expect 3 $command
         says "kvwheel start"
@@ -314,15 +316,20 @@ print(json.load(open(sys.argv[1]))["total_bytes"])' "$folder/out")
     done
 }
 
-# attach NAME RANK: a worker in the background; its pid is in $attached.
-attach() {
-    exec 9> >("$worker" "$1" "$2" >"$folder/worker" 2>&1)
-    attached=$!
+# worker_says WORD [TIMES]: wait until the worker has said it so often.
+worker_says() {
     for _ in $(seq 500); do
-        grep -q attached "$folder/worker" && return
+        [ "$(grep -c "$1" "$folder/worker")" -ge "${2:-1}" ] && return
         read -rt 0.01 <> <(:)
     done
-    fail "the worker has not attached: $(cat "$folder/worker")"
+    fail "the worker has not said $1: $(cat "$folder/worker")"
+}
+
+# attach NAME RANK [ROWS]: a worker in the background; its pid is in $attached.
+attach() {
+    exec 9> >("$worker" "$@" >"$folder/worker" 2>&1)
+    attached=$!
+    worker_says attached
 }
 
 # Wait until a process that is no child of ours has ended.
@@ -355,6 +362,73 @@ test_processes() {
     expect 0 --json who
     json 'v == []'
     exec 9>&-
+}
+
+# damage WORD: the worker turns a bit of a row, a board or the header, there and back.
+n_damages=0
+damage() {
+    echo "$1" >&9
+    n_damages=$((n_damages + 1))
+    worker_says done $n_damages
+}
+
+test_verify() {
+    n_damages=0
+    expect 0 create --name proved $flags --checksums
+    expect 0 show proved
+    says "^checksums +yes"
+    attach proved 0 100
+    worker_says written
+    expect 0 verify proved
+    says "^proved: nothing is wrong; 1 boards, 0 skipped; rows .* 1024 right, 0 damaged"
+    damage row
+    expect 6 verify proved
+    says "layer 0 .*plane 'v', head 1: rows 103 to 103 are not what was committed"
+    says "^proved: DAMAGED; .* 1023 right, 1 damaged"
+    expect 6 --json verify proved
+    json 'v["damaged"] and v["checksums"] and v["rows_damaged"] == 1'
+    json '{k: v["damages"][0][k] for k in ("kind", "rank", "lane", "group", "layer",
+          "model_layer", "plane", "head", "row", "rows")} == {"kind": "rows", "rank": 0,
+          "lane": 0, "group": "self", "layer": 0, "model_layer": 0, "plane": "v",
+          "head": 1, "row": 103, "rows": 1}'
+    damage row
+    expect 0 --json verify proved
+    json 'not v["damaged"] and v["damages"] == [] and v["boards"] == 1'
+    damage board
+    expect 6 --json verify proved
+    json 'v["damages"][0]["kind"] == "board" and v["damages"][0]["layer"] is None'
+    damage board
+    damage header
+    expect 6 --json verify proved
+    json '[d["kind"] for d in v["damages"]] == ["header"]'
+    expect 6 verify proved
+    says "no kvwheel header"
+    damage header
+    expect 0 verify proved
+    exec 9>&-
+    wait_gone $attached
+    expect 0 rm proved
+    expect 0 verify video
+    says "rows not looked at"
+    expect 1 verify mortal
+    says "would end a cache of lifetime job"
+    expect 4 verify nobody
+}
+
+# A writer that rolls as fast as it can: what it overwrites is no damage.
+test_verify_live() {
+    local i
+    expect 0 create --name rolling $flags --checksums
+    attach rolling 0 for-ever
+    for i in $(seq 10); do
+        expect 0 verify rolling
+        says "^rolling: nothing is wrong"
+    done
+    exec 9>&-
+    wait_gone $attached
+    expect 0 --json verify rolling
+    json 'v["rows"] > 0 and v["rows_skipped"] == 0'
+    expect 0 rm rolling
 }
 
 test_removed_in_use() {
@@ -451,7 +525,7 @@ test_foreground() {
 }
 
 for test in help usage specs parts not_running wrong_socket start caches sizes processes \
-    removed_in_use restart remove embedded unbound foreground; do
+    verify verify_live removed_in_use restart remove embedded unbound foreground; do
     "test_$test"
 done
 echo "$failures failures"
