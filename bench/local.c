@@ -3,6 +3,7 @@
 #include "bench/local.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,13 +38,26 @@ int local_commit(struct local *local)
     return error;
 }
 
+void local_swap(struct local *local)
+{
+    struct kvw_cache *writer = local->writer;
+    const uint64_t rows = local->rows;
+
+    local->writer = local->summed;
+    local->rows = local->summed_rows;
+    local->summed = writer;
+    local->summed_rows = rows;
+}
+
 /* A 32-layer language model whose K and V are bf16, and its tokens. */
-static int make_spec(struct kvw_spec *spec)
+static int make_spec(struct kvw_spec *spec, bool has_checksums)
 {
     char name[64];
 
-    (void)snprintf(name, sizeof name, "bench-local-%ld", (long)getpid());
+    (void)snprintf(name, sizeof name, "bench-%s-%ld", has_checksums ? "sums" : "local",
+                   (long)getpid());
     kvw_spec_init(spec, name);
+    spec->has_checksums = has_checksums;
     struct kvw_spec_group *self = kvw_spec_add_group(spec, "self", LOCAL_LAYERS, NULL);
     struct kvw_spec_group *ids = kvw_spec_add_group(spec, "ids", 1, NULL);
     if (self == NULL || ids == NULL)
@@ -62,7 +76,7 @@ static int make_spec(struct kvw_spec *spec)
     return 0;
 }
 
-static int open_cache(struct local *local)
+static int open_caches(struct local *local)
 {
     struct kvw_spec spec;
     const int64_t head_bytes = LOCAL_HEAD_DIM * 2;
@@ -74,13 +88,19 @@ static int open_cache(struct local *local)
     for (size_t plane = 0; plane < 2; plane++)
         local->sources[plane] = (struct kvw_source){
             local->row + plane * LOCAL_PLANE_BYTES, LOCAL_PLANE_BYTES, head_bytes};
-    int error = make_spec(&spec);
+    int error = make_spec(&spec, false);
     if (error == 0)
         error = kvw_create(local->client, &spec, NULL, NULL);
     if (error >= 0)
         error = kvw_attach(local->client, spec.name, 0, NULL, &local->writer);
     if (error == 0)
         error = kvw_attach(local->client, spec.name, KVW_READER, NULL, &local->reader);
+    if (error == 0)
+        error = make_spec(&spec, true);
+    if (error == 0)
+        error = kvw_create(local->client, &spec, NULL, NULL);
+    if (error >= 0)
+        error = kvw_attach(local->client, spec.name, 0, NULL, &local->summed);
     return error;
 }
 
@@ -103,9 +123,13 @@ static int run_parts(struct bench *bench, struct kvw_client *client)
 {
     struct local local = {.bench = bench, .client = client};
 
-    int error = open_cache(&local);
+    int error = open_caches(&local);
     if (error == 0)
         error = fill(&local);
+    local_swap(&local);
+    if (error == 0)
+        error = fill(&local);
+    local_swap(&local);
     if (error == 0)
         error = local_update(&local);
     if (error == 0)
@@ -114,6 +138,7 @@ static int run_parts(struct bench *bench, struct kvw_client *client)
         error = local_step(&local);
     kvw_detach(local.reader);
     kvw_detach(local.writer); /* the last attachment: the cache goes with it */
+    kvw_detach(local.summed);
     free(local.row);
     return error;
 }

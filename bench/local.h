@@ -24,7 +24,9 @@ struct local {
     struct kvw_client *client;
     struct kvw_cache *writer; /* rank 0 */
     struct kvw_cache *reader;
-    uint64_t rows;                /* committed */
+    struct kvw_cache *summed; /* the same model's, in a cache with checksums */
+    uint64_t rows;            /* committed */
+    uint64_t summed_rows;
     char *row;                    /* K and V of one row, in all heads */
     struct kvw_source sources[2]; /* that row */
     uint32_t ids;                 /* that row's token */
@@ -42,6 +44,9 @@ BENCH_NODISCARD int local_write(struct local *local, uint32_t first);
 /** Publish it. */
 BENCH_NODISCARD int local_commit(struct local *local);
 
+/** Write the cache with checksums from now on; and back. */
+void local_swap(struct local *local);
+
 /* The parts. */
 
 struct echo;
@@ -57,7 +62,7 @@ BENCH_NODISCARD int local_update(struct local *local);
 /** Get and release. */
 BENCH_NODISCARD int local_view(struct local *local);
 
-/** Begin, commit, abort, and a wait that is already true. */
+/** Begin, commit (and with checksums), abort, and a wait that is already true. */
 BENCH_NODISCARD int local_step(struct local *local);
 
 /** A reader in another process that waits for a commit. */

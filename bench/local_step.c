@@ -44,6 +44,16 @@ static int time_commit(void *context, struct bench_samples *samples)
     return error;
 }
 
+static int time_commit_summed(void *context, struct bench_samples *samples)
+{
+    struct local *local = context;
+
+    local_swap(local);
+    int error = time_commit(local, samples);
+    local_swap(local);
+    return error;
+}
+
 static int time_abort(void *context, struct bench_samples *samples)
 {
     struct local *local = context;
@@ -105,6 +115,7 @@ int local_step(struct local *local)
     const struct bench_variant steps[] = {
         {"begin", {"release store"}, NULL, time_begin, 1, local},
         {"commit", {"release store"}, NULL, time_commit, 1, local},
+        {"commit, checksums", {"commit"}, NULL, time_commit_summed, 1, local},
         {"abort", {"release store"}, NULL, time_abort, 1, local},
         {"release store", {NULL}, store, NULL, 0, &word},
     };
@@ -114,7 +125,7 @@ int local_step(struct local *local)
         {"acquire load", {NULL}, load, NULL, 0, &word},
     };
 
-    int error = bench_compare(local->bench, "step of 33 layers", steps, 4);
+    int error = bench_compare(local->bench, "step of 33 layers", steps, 5);
     if (error == 0)
         error = bench_compare(local->bench, "wait that is already true", waits, 3);
     return error;

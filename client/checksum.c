@@ -26,22 +26,39 @@ static shared_u32 *sums_at(const struct kvw_cache *cache, const struct checksum_
                                                     of->head, slot));
 }
 
-static void make(struct kvw_cache *cache, const struct checksum_of *of, uint64_t slot,
-                 uint64_t n_rows)
+/* Rows of one head. */
+static void make_rows(struct kvw_cache *cache, const struct checksum_of *of,
+                      const struct kvw_run *run)
 {
     const uint64_t row_bytes =
         cache->layout.group[of->group].plane[of->plane].row_bytes;
-    shared_u32 *word = sums_at(cache, of, slot);
-    const char *rows = rows_at(cache, of, slot);
+    shared_u32 *word = sums_at(cache, of, run->slot);
+    const char *rows = rows_at(cache, of, run->slot);
     uint32_t sums[BATCH_ROWS];
 
-    while (n_rows > 0) {
-        const uint64_t n = min_u64(n_rows, BATCH_ROWS);
-        cache->crc32c_rows(rows, row_bytes, n, sums);
+    for (uint64_t done = 0; done < run->n; done += BATCH_ROWS) {
+        const uint64_t n = min_u64(run->n - done, BATCH_ROWS);
+        cache->crc32c_rows(rows + done * row_bytes, row_bytes, row_bytes, n, sums);
         for (uint64_t i = 0; i < n; i++)
             store_relaxed(word++, sums[i]);
-        rows += n * row_bytes;
-        n_rows -= n;
+    }
+}
+
+/* One row in all heads: a decoder's, who has no rows that could be done side by side. */
+static void make_row(struct kvw_cache *cache, struct checksum_of *of, uint64_t slot)
+{
+    const struct kvw_layout_plane *plane =
+        &cache->layout.group[of->group].plane[of->plane];
+    const struct kvw_interval heads = cache->heads[of->group];
+    uint32_t sums[BATCH_ROWS];
+
+    for (uint32_t head = heads.begin; head < heads.end; head += BATCH_ROWS) {
+        const uint64_t n = min_u64(heads.end - head, BATCH_ROWS);
+        of->head = head;
+        cache->crc32c_rows(rows_at(cache, of, slot), plane->head_bytes,
+                           plane->row_bytes, n, sums);
+        for (uint64_t i = 0; i < n; i++, of->head++)
+            store_relaxed(sums_at(cache, of, slot), sums[i]);
     }
 }
 
@@ -49,12 +66,16 @@ static void make_layer(struct kvw_cache *cache, struct checksum_of *of,
                        const struct kvw_run *runs, uint32_t n_runs)
 {
     const struct kvw_interval heads = cache->heads[of->group];
+    const uint32_t n_planes = cache->geometry.group[of->group].n_planes;
 
-    for (of->plane = 0; of->plane < cache->geometry.group[of->group].n_planes;
-         of->plane++) {
-        for (of->head = heads.begin; of->head < heads.end; of->head++) {
-            for (uint32_t r = 0; r < n_runs; r++)
-                make(cache, of, runs[r].slot, runs[r].n);
+    for (of->plane = 0; of->plane < n_planes; of->plane++) {
+        for (uint32_t r = 0; r < n_runs; r++) {
+            if (runs[r].n == 1) {
+                make_row(cache, of, runs[r].slot);
+                continue;
+            }
+            for (of->head = heads.begin; of->head < heads.end; of->head++)
+                make_rows(cache, of, &runs[r]);
         }
     }
 }
@@ -98,7 +119,7 @@ uint64_t checksum_compare(const struct kvw_cache *cache, const struct checksum_o
 
     for (uint64_t first = 0; first < n_rows; first += BATCH_ROWS) {
         const uint64_t n = min_u64(n_rows - first, BATCH_ROWS);
-        cache->crc32c_rows(rows + first * row_bytes, row_bytes, n, sums);
+        cache->crc32c_rows(rows + first * row_bytes, row_bytes, row_bytes, n, sums);
         for (uint64_t i = 0; i < n; i++) {
             if (load_relaxed(&word[first + i]) != sums[i])
                 return first + i;

@@ -9,12 +9,11 @@ static const uint32_t remainders[16] = {
     0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
 };
 
-void crc32c_rows_ref(const char *rows, uint64_t row_bytes, uint64_t n_rows,
-                     uint32_t *sums)
+void crc32c_rows_ref(const char *rows, uint64_t stride_bytes, uint64_t row_bytes,
+                     uint64_t n_rows, uint32_t *sums)
 {
-    const unsigned char *byte = (const unsigned char *)rows;
-
     for (uint64_t r = 0; r < n_rows; r++) {
+        const unsigned char *byte = (const unsigned char *)rows + r * stride_bytes;
         uint32_t crc = UINT32_MAX;
         for (uint64_t i = 0; i < row_bytes; i++) {
             crc ^= *byte++;

@@ -24,22 +24,23 @@ static uint32_t finish(uint64_t crc, const char *at, uint64_t n_bytes)
     return ~crc32;
 }
 
-void crc32c_rows_sse42(const char *rows, uint64_t row_bytes, uint64_t n_rows,
-                       uint32_t *sums)
+void crc32c_rows_sse42(const char *rows, uint64_t stride_bytes, uint64_t row_bytes,
+                       uint64_t n_rows, uint32_t *sums)
 {
     const uint64_t words_bytes = row_bytes & ~7ull;
 
-    for (; n_rows >= 4; n_rows -= 4, rows += 4 * row_bytes) {
+    for (; n_rows >= 4; n_rows -= 4, rows += 4 * stride_bytes) {
         uint64_t crc[4] = {UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX};
         for (uint64_t i = 0; i < words_bytes; i += 8) {
             for (uint32_t r = 0; r < 4; r++)
-                crc[r] = __builtin_ia32_crc32di(crc[r], load(rows + r * row_bytes + i));
+                crc[r] =
+                    __builtin_ia32_crc32di(crc[r], load(rows + r * stride_bytes + i));
         }
         for (uint32_t r = 0; r < 4; r++)
-            *sums++ = finish(crc[r], rows + r * row_bytes + words_bytes,
+            *sums++ = finish(crc[r], rows + r * stride_bytes + words_bytes,
                              row_bytes - words_bytes);
     }
-    for (; n_rows > 0; n_rows--, rows += row_bytes) {
+    for (; n_rows > 0; n_rows--, rows += stride_bytes) {
         uint64_t crc = UINT32_MAX;
         for (uint64_t i = 0; i < words_bytes; i += 8)
             crc = __builtin_ia32_crc32di(crc, load(rows + i));
@@ -49,10 +50,10 @@ void crc32c_rows_sse42(const char *rows, uint64_t row_bytes, uint64_t n_rows,
 
 #else
 
-void crc32c_rows_sse42(const char *rows, uint64_t row_bytes, uint64_t n_rows,
-                       uint32_t *sums)
+void crc32c_rows_sse42(const char *rows, uint64_t stride_bytes, uint64_t row_bytes,
+                       uint64_t n_rows, uint32_t *sums)
 {
-    crc32c_rows_ref(rows, row_bytes, n_rows, sums);
+    crc32c_rows_ref(rows, stride_bytes, row_bytes, n_rows, sums);
 }
 
 #endif

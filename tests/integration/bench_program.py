@@ -12,7 +12,7 @@ ENVIRONMENT = {"cpu", "cores", "kernel", "governor", "huge_pages", "load", "comp
 RESULT = {"case", "group", "name", "unit", "n", "calls", "p50", "p99", "min", "max",
           "floor", "ratio", "ratio_low", "ratio_high", "ratios"}
 NAMES = {"attach, 1 GiB", "attach, 16 MiB", "kvw_update", "get, committed", "release",
-         "begin", "commit", "wait for a step", "wait, sleeping", "wait, spinning"}
+         "begin", "commit", "commit, checksums", "wait for a step", "wait, sleeping", "wait, spinning"}
 
 
 def bench(*arguments):

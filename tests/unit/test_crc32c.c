@@ -14,7 +14,7 @@ static uint32_t crc_of(crc32c_rows_fn *rows, const char *bytes, uint64_t n_bytes
 {
     uint32_t sum = 0;
 
-    rows(bytes, n_bytes, 1, &sum);
+    rows(bytes, n_bytes, n_bytes, 1, &sum);
     return sum;
 }
 
@@ -53,17 +53,17 @@ Test(crc32c, of_many_rows_is_that_of_each)
 
     for (uint32_t round = 0; round < 2000; round++) {
         const uint64_t n_rows = random_range(&random, 1, ROWS_MAX);
-        const uint64_t row_bytes = random_range(&random, 1, ROW_BYTES_MAX);
+        const uint64_t stride = random_range(&random, 1, ROW_BYTES_MAX);
+        const uint64_t row_bytes = random_range(&random, 1, stride);
         const char *rows = bytes + random_below(&random, 8);
         uint32_t sums[ROWS_MAX + 1] = {0};
         for (size_t i = 0; i < sizeof bytes; i++)
             bytes[i] = (char)random_u64(&random);
 
-        crc32c_rows_best()(rows, row_bytes, n_rows, sums);
+        crc32c_rows_best()(rows, stride, row_bytes, n_rows, sums);
 
         for (uint64_t r = 0; r < n_rows; r++)
-            cr_assert_eq(sums[r],
-                         crc_of(crc32c_rows_ref, rows + r * row_bytes, row_bytes),
+            cr_assert_eq(sums[r], crc_of(crc32c_rows_ref, rows + r * stride, row_bytes),
                          "seed %" PRIu64 ": row %" PRIu64 " of %" PRIu64 " bytes",
                          random.seed, r, row_bytes);
         cr_assert_eq(sums[n_rows], 0);
