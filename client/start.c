@@ -24,8 +24,6 @@
 #include "client/outside.h"
 #include "proto/base/cleanup.h"
 
-#define LOG_BYTES_MAX (1 << 20) /* a log that is longer is begun anew */
-
 /* ------------------------------------------------------------- finding ---------- */
 
 /* folder/kvwheeld, if it is a program. */
@@ -209,21 +207,33 @@ static int make_folder(const char *socket_path)
     return 0;
 }
 
+/* A log that is full is renamed, as the daemon does (a daemon that does not come up has no
+ * occasion to). */
+static void rename_full(const char *path)
+{
+    struct stat status;
+    char old[KVW_SOCKET_PATH_MAX + 16];
+
+    if (lstat(path, &status) < 0 || !S_ISREG(status.st_mode) ||
+        (uint64_t)status.st_size < KVW_LOG_BYTES_MAX)
+        return;
+    snprintf(old, sizeof old, "%s.1", path);
+    (void)rename(path, old);
+}
+
 /* Appending keeps what a daemon that is running there has written. */
 static int open_log(struct start *start, int *out)
 {
     struct stat status;
+
+    rename_full(start->log_path);
     int fd = open(start->log_path,
                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-
     if (fd < 0)
         return fail(-errno, "cannot write the daemon's log %s: %s", start->log_path,
                     kvw_strerror(-errno));
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+    if (fstat(fd, &status) == 0)
         start->log_offset = status.st_size;
-        if (status.st_size > LOG_BYTES_MAX && ftruncate(fd, 0) == 0)
-            start->log_offset = 0;
-    }
     *out = fd;
     return 0;
 }
@@ -251,12 +261,13 @@ static int run(struct start *start, char *const *arguments)
 int start_daemon(const char *socket_path, const char *const *arguments,
                  struct start *start)
 {
-    char *all[START_ARGUMENTS_MAX + 4] = {"kvwheeld", "--socket", (char *)socket_path};
+    char *all[START_ARGUMENTS_MAX + 5] = {"kvwheeld", "--socket", (char *)socket_path,
+                                          "--log"};
 
     *start = (struct start){.pidfd = -1};
     for (uint32_t i = 0; arguments != NULL && arguments[i] != NULL; i++) {
         KVW_CHECK(i < START_ARGUMENTS_MAX);
-        all[3 + i] = (char *)arguments[i];
+        all[4 + i] = (char *)arguments[i];
     }
     snprintf(start->log_path, sizeof start->log_path, "%s.log", socket_path);
     int result = start_find(start->program);

@@ -32,7 +32,7 @@ struct start {
 KVW_NODISCARD int start_find(char program[PATH_MAX]);
 
 /**
- * Start `kvwheeld --socket PATH` and `arguments` (up to NULL; may be NULL), whose last
+ * Start `kvwheeld --socket PATH --log` and `arguments` (up to NULL; may be NULL), whose
  * output goes to PATH.log. The socket's folder is made if need be.
  *
  * @return 0 with *start to be ended by start_fini(); -ENOEXEC or another -errno, in

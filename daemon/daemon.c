@@ -230,7 +230,10 @@ int daemon_run(const struct options *options)
         return EXIT_CODE_FAILED;
     *daemon = (struct daemon){
         .options = options,
-        .log = {.level = options->log_level, .role = "daemon"},
+        .log = {.level = options->log_level,
+                .role = "daemon",
+                .path = options_log_path(options),
+                .is_rotating = true},
         .started_ns = host_wall_ns(),
         .store = options->is_systemd ? &store_systemd : &store_keeper,
         .stamp_fd = -1,

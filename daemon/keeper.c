@@ -351,7 +351,9 @@ int keeper_run(const struct options *options, int listen_fd, int lock_fd)
 {
     struct keeper keeper = {
         .options = options,
-        .log = {.level = options->log_level, .role = "keeper"},
+        .log = {.level = options->log_level,
+                .role = "keeper",
+                .path = options_log_path(options)},
         .hands = {.socket = -1, .daemon_fd = -1, .n_restarts = options->n_restarts}};
 
     int error = keep_init(&keeper.keep);

@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines on stderr: the time, then lower case, `key value` pairs, one write each. */
+/*
+ * Log lines on stderr: the time, then lower case, `key value` pairs, one write each, in
+ * printable ASCII whatever a peer has put into them.
+ *
+ * With a path, stderr is made that file (`kvwheeld --log`: SOCKET.log), which daemon and
+ * keeper share. The daemon renames it to PATH.1 when it is full; the keeper follows.
+ */
 #ifndef KVW_DAEMON_LOG_H
 #define KVW_DAEMON_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum log_level {
@@ -15,6 +22,8 @@ enum log_level {
 struct log {
     enum log_level level; /* the most that is written */
     const char *role;     /* "keeper" or "daemon" */
+    const char *path;     /* NULL, or that of the file; borrowed */
+    bool is_rotating;     /* renames it: one process alone */
     uint64_t window_ns;   /* of log_peer(): when the current second began */
     uint32_t n_in_window;
     uint32_t n_suppressed;

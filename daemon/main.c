@@ -27,7 +27,9 @@ static bool is_inherited(const struct options *options)
 
 static int start(const struct options *options)
 {
-    const struct log log = {.level = options->log_level, .role = "keeper"};
+    const struct log log = {.level = options->log_level,
+                            .role = "keeper",
+                            .path = options_log_path(options)};
     struct kvw_refusal refusal;
     int listen_fd;
     int lock_fd;

@@ -35,6 +35,9 @@ static const char help[] =
     "  --systemd               take the socket from systemd and keep the caches in "
     "its\n"
     "                          descriptor store (deploy/systemd has the units)\n"
+    "  --log                   log to PATH.log, not to stderr; at 1 MiB it is renamed "
+    "to\n"
+    "                          PATH.log.1\n"
     "  --log-level LEVEL       error, warn, info (default) or debug\n"
     "  --help, --version\n"
     "\n"
@@ -44,6 +47,11 @@ static const char help[] =
     "4 the socket's path cannot be used, 5 the host does not permit io_uring,\n"
     "6 the caches that are kept have another layout, 7 to be started again "
     "(systemd).\n";
+
+const char *options_log_path(const struct options *options)
+{
+    return options->log_path[0] == 0 ? NULL : options->log_path;
+}
 
 const char *options_help(void)
 {
@@ -179,6 +187,8 @@ static int parse_user(struct options *options, struct kvw_refusal *refusal)
             options->wants_version = true;
         } else if (strcmp(name, "--embedded") == 0) {
             options->is_embedded = true;
+        } else if (strcmp(name, "--log") == 0) {
+            options->is_logging = true;
         } else if (strcmp(name, "--systemd") == 0) {
             options->is_systemd = true;
         } else if (!takes_value(name)) {
@@ -251,6 +261,9 @@ int options_parse(struct options *options, int argc, char **argv,
         error = parse_user(options, refusal);
     if (error == 0 && options->socket_path[0] == 0)
         error = set_default_path(options, refusal);
+    if (error == 0 && options->is_logging)
+        (void)snprintf(options->log_path, sizeof options->log_path, "%s.log",
+                       options->socket_path);
     if (error == 0 && options->is_systemd && !options->wants_help &&
         !options->wants_version)
         error = check_systemd(options, refusal);

@@ -37,6 +37,7 @@ struct options {
     bool is_keeping_on;
     bool is_systemd; /* no keeper: systemd holds the descriptors */
     bool is_embedded;
+    bool is_logging; /* to log_path */
     bool is_default_path;
     bool wants_help;
     bool wants_version;
@@ -44,6 +45,7 @@ struct options {
     uint64_t quota_bytes;
     uint64_t quota_user_bytes;
     enum log_level log_level;
+    char log_path[KVW_SOCKET_PATH_MAX + 8]; /* SOCKET.log; "": stderr as it is */
     char socket_path[KVW_SOCKET_PATH_MAX + 1];
     char **user_argv; /* what the user gave, for the other process */
     int n_user_argv;
@@ -56,6 +58,9 @@ struct options {
  */
 KVW_NODISCARD int options_parse(struct options *options, int argc, char **argv,
                                 struct kvw_refusal *refusal);
+
+/** The path of the log, for struct log; NULL: stderr as it is. */
+const char *options_log_path(const struct options *options);
 
 /** The text of --help. */
 const char *options_help(void);

@@ -45,6 +45,7 @@
 #define KVW_ALL_ATTACHMENTS_MAX 4096u /* attachments of one daemon */
 #define KVW_SEND_QUEUE_MAX 64u        /* answers that wait for one slow client */
 #define KVW_ALLOCATE_SLICE_BYTES (64ull << 20) /* one step of an allocation */
+#define KVW_LOG_BYTES_MAX (1ull << 20)         /* of a log in a file; there are two */
 #define KVW_TTL_SECONDS_MAX (10ull * 366 * 24 * 3600)
 
 #endif

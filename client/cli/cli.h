@@ -95,6 +95,7 @@ int command_ls(struct cli *cli, int argc, char **argv);
 int command_show(struct cli *cli, int argc, char **argv);
 int command_rm(struct cli *cli, int argc, char **argv);
 int command_gc(struct cli *cli, int argc, char **argv);
+int command_logs(struct cli *cli, int argc, char **argv);
 int command_verify(struct cli *cli, int argc, char **argv);
 int command_who(struct cli *cli, int argc, char **argv);
 int command_kick(struct cli *cli, int argc, char **argv);

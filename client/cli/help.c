@@ -105,6 +105,17 @@ const char help_status[] =
     "Exit codes: 0 well, 1 failed, 2 wrong usage, 3 no daemon is running, 5 it\n"
     "works, but something is degraded (what, is printed).\n";
 
+const char help_logs[] =
+    "usage: kvwheel logs [--follow] [-n LINES]\n"
+    "\n"
+    "What a daemon that kvwheel start, or a program, has started at the socket has\n"
+    "logged: PATH.log, and PATH.log.1 before it. It is read from the files, and is\n"
+    "there whether a daemon runs or has died. One in the foreground logs to its\n"
+    "stderr, one of systemd to the journal.\n"
+    "\n"
+    "  -f, --follow       go on with what comes; with --json one object a line\n"
+    "  -n, --lines N      only the last N lines of what is there\n" COMMON EXIT_CODES;
+
 const char help_create[] =
     "usage: kvwheel create [--name NAME] (--preset NAME | --config PATH | flags)\n"
     "                      [options]\n"

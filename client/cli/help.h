@@ -14,6 +14,7 @@ extern const char help_size[];
 extern const char help_ls[];
 extern const char help_show[];
 extern const char help_verify[];
+extern const char help_logs[];
 extern const char help_who[];
 extern const char help_kick[];
 extern const char help_rm[];

@@ -17,6 +17,7 @@ static const struct command commands[] = {
     {"restart", "replace the daemon by the installed one, caches kept", help_restart,
      command_restart},
     {"status", "how the daemon is", help_status, command_status},
+    {"logs", "what the daemon has logged", help_logs, command_logs},
     {"create", "make a cache", help_create, command_create},
     {"size", "bytes of a cache, before it is made", help_size, command_size},
     {"ls", "list the caches", help_ls, command_ls},

@@ -57,14 +57,14 @@ test_help() {
     local command
     expect 0 --help
     says "Exit codes: 0 done"
-    for command in start stop status create size ls show verify who kick rm gc; do
+    for command in start stop status logs create size ls show verify who kick rm gc; do
         expect 0 $command --help
         says "^usage: kvwheel $command"
         says "^Exit codes:"
         expect 0 help $command
         says "^usage: kvwheel $command"
     done
-    for command in "" start stop status create size ls show verify who kick rm gc; do
+    for command in "" start stop status logs create size ls show verify who kick rm gc; do
         ! "$kvwheel" $command --help | grep -E '.{81}' || fail "$command --help is too wide"
     done
     expect 2 help ls show
@@ -210,6 +210,66 @@ test_wrong_socket() {
     says "KVWHEELD"
     expect 1 start --quota nonsense
     says "did not start.*nonsense"
+}
+
+# says_soon FILE PATTERN: wait until a background command has printed it.
+says_soon() {
+    for _ in $(seq 500); do
+        grep -qE -- "$2" "$1" && return
+        read -rt 0.01 <> <(:)
+    done
+    cp "$1" "$folder/out"
+    fail "$1 does not come to say $2"
+}
+
+test_logs() {
+    local log=$KVWHEEL_SOCKET.log pid
+    expect 1 --socket "$folder/none.sock" logs
+    says "there is no .*/none.sock.log: no daemon was started"
+    expect 2 logs -n many
+    expect 2 logs extra
+    expect 0 create --name logged $flags
+    expect 0 logs
+    says "^20.*Z kvwheeld daemon [0-9]+ info: cache created name logged "
+    expect 0 --json logs
+    json 'v[-1]["level"] == "info" and v[-1]["text"].startswith("cache created name logged")'
+    json 'v[-1]["role"] == "daemon" and v[-1]["pid"] > 0 and v[-1]["time"][-1] == "Z"'
+    [ "$(stat -c %a "$log")" = 600 ] || fail "the log's mode is $(stat -c %a "$log")"
+    printf 'an abort says \033[31mred\n' >>"$log"
+    expect 0 logs -n 1
+    says '^an abort says .x1b.31mred$'
+    [ "$(wc -l <"$folder/out")" -eq 1 ] || fail "-n 1 is not one line"
+    expect 0 --json logs -n 2
+    json 'len(v) == 2 and v[1] == {"text": r"an abort says \x1b[31mred"}'
+    expect 0 logs -n 0
+    [ ! -s "$folder/out" ] || fail "-n 0 prints something"
+
+    "$kvwheel" logs -n 0 --follow >"$folder/follow" 2>&1 &
+    pid=$!
+    says_soon "/proc/$pid/cmdline" follow
+    expect 0 rm logged
+    says_soon "$folder/follow" "cache removed name logged"
+    head -c 1100000 /dev/zero | tr '\0' 'x' >>"$log"
+    echo >>"$log"
+    expect 0 create --name logged $flags
+    expect 0 rm logged
+    says_soon "$folder/follow" "cache created name logged"
+    kill "$pid"
+    wait "$pid" 2>/dev/null
+    [ "$(stat -c %s "$log.1")" -gt 1000000 ] || fail "a full log was not renamed"
+    [ "$(stat -c %s "$log")" -lt 1000 ] || fail "the log was not begun anew"
+    expect 0 --json logs -n 2
+    json 'v[1]["text"].startswith("cache removed name logged")'
+}
+
+# What was logged is there when nobody is.
+test_logs_of_the_dead() {
+    expect 3 status
+    expect 0 logs
+    says "kvwheeld daemon [0-9]+ info: cache removed name logged"
+    says "^x{99}"
+    expect 0 logs -n 1
+    says "kvwheeld (daemon|keeper) [0-9]+ "
 }
 
 test_start() {
@@ -524,8 +584,8 @@ test_foreground() {
     grep -q . "$folder/foreground" || fail "nothing was logged in the foreground"
 }
 
-for test in help usage specs parts not_running wrong_socket start caches sizes processes \
-    verify verify_live removed_in_use restart remove embedded unbound foreground; do
+for test in help usage specs parts not_running wrong_socket start logs caches sizes processes \
+    verify verify_live removed_in_use restart remove logs_of_the_dead embedded unbound foreground; do
     "test_$test"
 done
 echo "$failures failures"

@@ -389,7 +389,7 @@ Test(start, gives_the_program_nothing_but_its_arguments)
     close(leaked);
     snprintf(path, sizeof path, "%s.seen", fake.path);
     FILE *file = fopen(path, "re");
-    snprintf(expected, sizeof expected, "--socket %s --embedded\n", fake.path);
+    snprintf(expected, sizeof expected, "--socket %s --log --embedded\n", fake.path);
     cr_assert_not_null(fgets(line, sizeof line, file));
     cr_assert_str_eq(line, expected);
     cr_assert_not_null(fgets(line, sizeof line, file));

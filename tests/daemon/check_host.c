@@ -230,6 +230,58 @@ Test(host, lines_of_the_log_begin_with_the_time)
     close(fd);
 }
 
+/* A name that would colour the terminal and forge a line of its own. */
+Test(host, what_peers_say_is_printable_in_the_log)
+{
+    static const char *const debug[] = {"--log-level", "debug", NULL};
+    char path[128];
+    char text[8192];
+    struct place place;
+
+    rig_start(&rig, debug);
+    int fd = raw_open(&rig);
+    cr_assert_eq(ask_attach(fd, "a\x1b[31m\n2026 kvwheeld forged", 0, &place, &answer),
+                 -ENOENT);
+    (void)snprintf(path, sizeof path, "%s/log", rig.directory);
+    read_file(path, text, sizeof text);
+
+    cr_assert_not_null(strstr(text, "no cache 'a?[31m?2026 kvwheeld forged'"), "%s",
+                       text);
+    cr_assert_null(strchr(text, '\x1b'));
+    cr_assert_null(strstr(text, "\n2026 kvwheeld forged"));
+    close(fd);
+}
+
+/* Somebody else may have put a link where the log is to be. */
+Test(host, a_log_is_no_link)
+{
+    static const char *const log[] = {"--log", "--log-level", "debug", NULL};
+    char path[128];
+    char target[128];
+    char text[4096];
+
+    (void)snprintf(rig.directory, sizeof rig.directory, "/tmp/kvwheeld-test-XXXXXX");
+    cr_assert_not_null(mkdtemp(rig.directory));
+    (void)snprintf(rig.socket, sizeof rig.socket, "%s/d.sock", rig.directory);
+    (void)snprintf(path, sizeof path, "%s.log", rig.socket);
+    (void)snprintf(target, sizeof target, "%s/target", rig.directory);
+    cr_assert_eq(symlink(target, path), 0);
+
+    rig_start_again(&rig, log);
+    int fd = raw_open(&rig);
+    cr_assert_eq(ask_status(fd, &answer), 0);
+
+    cr_assert_eq(access(target, F_OK), -1);
+    (void)snprintf(target, sizeof target, "%s/log", rig.directory);
+    read_file(target, text, sizeof text);
+    cr_assert_not_null(strstr(text, " kvwheeld daemon "), "%s", text);
+    close(fd);
+    rig_stop(&rig);
+    rig.started = 0;
+    cr_assert_eq(unlink(path), 0);
+    cr_assert_eq(rmdir(rig.directory), 0);
+}
+
 /* What another user may do: one bit of the exit code each. */
 enum {
     ATTACHED_PRIVATE = 1,

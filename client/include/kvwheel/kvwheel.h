@@ -312,7 +312,8 @@ KVW_API int kvw_spec_config(struct kvw_spec *spec, const char *path, uint32_t ty
  * @param socket_path  Its socket; NULL for $KVWHEEL_SOCKET, else the user's default
  *         ($XDG_RUNTIME_DIR/kvwheel/kvwheeld.sock, or /tmp/kvwheel-UID/...). With NULL
  *         and no daemon there, one is started for this user: the same program with the
- *         same keeper. It ends 60 s after its last client once it holds no cache.
+ *         same keeper. It ends 60 s after its last client once it holds no cache, and
+ *         logs to its socket's path with ".log" behind it (kvwheel logs).
  * @param client  [out] To be closed with kvw_disconnect().
  * @return 0; -ENOENT, -ECONNREFUSED (nobody there), -ENOTSOCK (the path is something
  *         else), -EACCES, -ETIMEDOUT, -KVW_ELAYOUT (another version), -ENOEXEC
