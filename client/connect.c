@@ -85,7 +85,8 @@ static int greet(struct kvw_client *client, int fd, struct kvw_message *answer)
     snprintf(hello.hello.program, sizeof hello.hello.program, "%s",
              program_invocation_short_name);
     int result = wire_send(fd, &hello, deadline_ms);
-    if (result < 0)
+    /* Whoever is refused may be so, in words, before a word was said. */
+    if (result < 0 && result != -ECONNRESET)
         return result;
     result = wire_receive(fd, client->packet, answer, &fds, deadline_ms);
     if (result < 0)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/client.h"
+#include "daemon/closer.h"
 #include "daemon/host.h"
 #include "proto/base/cleanup.h"
 
@@ -27,18 +28,21 @@ void client_accept(struct daemon *daemon)
               (struct ring_tag){.kind = RING_ACCEPT});
 }
 
-/* Out of descriptors: hang up on whoever waits, by means of the one in reserve. */
+/* Out of descriptors: those who have one and say nothing are hung up on, and, by means of
+ * the one in reserve, whoever waits now. At the next look there are some again. */
 static void shed(struct daemon *daemon)
 {
     struct pollfd waiting = {.fd = daemon->listen_fd, .events = POLLIN};
 
+    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE && share_drop_stranger(daemon); i++)
+        ;
     kvw_fd_cleanup(&daemon->spare_fd);
     /* All that wait now, not one at each retry: each of them learns it at once. */
     for (uint32_t i = 0; i < ACCEPTS_AT_ONCE && poll(&waiting, 1, 0) > 0; i++) {
         int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0)
             break;
-        close(fd);
+        closer_take(daemon->closer, CLOSER_SOCKETS, &fd, 0);
         log_peer(&daemon->log, LOG_WARN,
                  "connection refused: out of descriptors clients %u",
                  daemon->n_clients);
@@ -55,60 +59,60 @@ static uint32_t free_slot(const struct daemon *daemon)
     return slot;
 }
 
-/* One packet that says why, if there is room for it, and goodbye. */
-static void refuse_connection(int socket, int error, const char *text)
+/* A place for a new connection, or words why there is none. */
+static int welcome(struct daemon *daemon, int *socket, struct kvw_refusal *refusal)
 {
-    uint8_t packet[1024];
-    struct kvw_message message = {.type = KVW_MESSAGE_REFUSED,
-                                  .refused = {.error = (uint32_t)-error,
-                                              .need = KVW_CLIENTS_MAX + 1,
-                                              .have = KVW_CLIENTS_MAX}};
+    struct peer peer;
 
-    memcpy(message.refused.text, text, strnlen(text, sizeof message.refused.text - 1));
-    int n_bytes = message_encode(&message, packet, sizeof packet);
-    if (n_bytes > 0)
-        (void)send(socket, packet, (size_t)n_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-static void welcome(struct daemon *daemon, int socket)
-{
-    KVW_CLEANUP(kvw_fd_cleanup)
-    int owned = socket;
-    uint32_t slot = free_slot(daemon);
-
-    if (slot == KVW_CLIENTS_MAX) {
-        refuse_connection(owned, -EMFILE,
-                          "the daemon serves as many clients as it can");
-        log_peer(&daemon->log, LOG_WARN, "connection refused: clients %u",
-                 daemon->n_clients);
-        return;
-    }
-    struct client *client = calloc(1, sizeof *client);
-    if (client == NULL)
-        return;
-    int error = peer_of(owned, &client->peer);
-    if (error != 0) {
-        log_peer(&daemon->log, LOG_WARN, "connection refused: peer unknown: %s",
-                 strerrordesc_np(-error));
-        free(client);
-        return;
+    int error = peer_of(*socket, &peer);
+    if (error != 0)
+        return refuse(refusal, error, 0, 0,
+                      "the process at its other end is not known: %s",
+                      strerrordesc_np(-error));
+    error = share_admit(daemon, &peer, refusal);
+    /* Connections that are just being closed have their slots still. */
+    uint32_t slot = error == 0 ? free_slot(daemon) : KVW_CLIENTS_MAX;
+    struct client *client = slot < KVW_CLIENTS_MAX ? calloc(1, sizeof *client) : NULL;
+    if (client == NULL) {
+        peer_close(&peer);
+        return error != 0
+                   ? error
+                   : refuse(refusal, -EMFILE, KVW_CLIENTS_MAX + 1, KVW_CLIENTS_MAX,
+                            "the daemon serves %u clients, as many as it can",
+                            daemon->n_clients);
     }
     client->slot = slot;
     client->generation = daemon->generation++ & RING_GENERATION_MASK;
-    client->socket = take_fd(&owned);
+    client->socket = take_fd(socket);
+    client->peer = peer;
     daemon->clients[slot] = client;
     daemon->n_clients++;
+    share_enter(daemon, client);
     client_receive(daemon, client);
+    return 0;
+}
+
+static void take_connection(struct daemon *daemon, int socket)
+{
+    struct kvw_refusal refusal;
+
+    int error = welcome(daemon, &socket, &refusal);
+    if (error == 0)
+        return;
+    client_refuse_socket(socket, error, &refusal);
+    log_peer(&daemon->log, LOG_WARN, "connection refused: %s", refusal.text);
+    closer_take(daemon->closer, CLOSER_SOCKETS, &socket, 0);
 }
 
 void client_accepted(struct daemon *daemon)
 {
+    daemon->is_accept_due = false;
     if (daemon->is_stopping)
         return;
     for (uint32_t i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0) {
-            welcome(daemon, fd);
+            take_connection(daemon, fd);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
                    errno == ENOBUFS) {
             /* Those who wait keep the listener ready: looking again at once would spin.

@@ -133,7 +133,8 @@ int admit_bytes(const struct daemon *daemon, uint32_t uid, uint64_t total_bytes,
                       "quota of user %u: need %" PRIu64 " bytes, have %" PRIu64
                       " of %" PRIu64 " (caches use %" PRIu64 "; kvwheeld --quota-user)",
                       uid, total_bytes, have, quota, used);
-    uint64_t available = host_memory_available();
+    /* What leaves is faster than what comes: it need not be waited for. */
+    uint64_t available = host_memory_available() + cache_bytes_leaving(daemon);
     uint64_t taken = reserve_bytes() + cache_bytes_promised(daemon);
     have = available - min_u64(available, taken);
     if (total_bytes > have)
@@ -144,6 +145,18 @@ int admit_bytes(const struct daemon *daemon, uint32_t uid, uint64_t total_bytes,
                       total_bytes, have, available, reserve_bytes(),
                       cache_bytes_promised(daemon));
     return 0;
+}
+
+int admit_count(const struct daemon *daemon, uint32_t uid, struct kvw_refusal *refusal)
+{
+    const uint32_t n_caches = cache_count(daemon, uid);
+    const uint32_t most = share_of(daemon, KVW_CACHES_MAX);
+
+    if (share_is_unlimited(uid) || n_caches < most)
+        return 0;
+    return refuse(refusal, -EDQUOT, n_caches + 1, most,
+                  "user %u has %u caches, at most %u for one user", uid, n_caches,
+                  most);
 }
 
 /* One number of two geometries. */

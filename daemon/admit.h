@@ -35,6 +35,10 @@ KVW_NODISCARD int admit_mappings(const struct kvw_geometry *geometry,
 KVW_NODISCARD int admit_bytes(const struct daemon *daemon, uint32_t uid,
                               uint64_t total_bytes, struct kvw_refusal *refusal);
 
+/** Check how many caches a user has. @return 0; -EDQUOT with need and have. */
+KVW_NODISCARD int admit_count(const struct daemon *daemon, uint32_t uid,
+                              struct kvw_refusal *refusal);
+
 /**
  * Compare a request with the cache that has its name.
  *

@@ -98,18 +98,58 @@ static bool is_own_orphan(const struct client *client, const struct attachment *
     return holder->client == NULL && peer_is_same(&client->peer, &holder->peer);
 }
 
-static int find_slot(const struct cache *cache, uint32_t *slot,
+/* Readers leave a slot for every rank that nobody owns. */
+static int find_slot(const struct cache *cache, uint32_t rank, uint32_t *slot,
                      struct kvw_refusal *refusal)
 {
-    for (uint32_t s = cache->meta.offered_slots; s < KVW_ATTACHMENTS_MAX; s++) {
+    uint32_t n_free = 0;
+    uint32_t n_kept = 0;
+
+    for (uint32_t s = KVW_ATTACHMENTS_MAX; s-- > cache->meta.offered_slots;) {
         if (cache->by_slot[s] == NULL) {
             *slot = s;
-            return 0;
+            n_free++;
         }
     }
+    for (uint32_t r = 0; rank == KVW_RANK_READER && r < cache->meta.geometry.n_ranks;
+         r++)
+        n_kept += cache->owner[r] == NULL;
+    if (n_free > n_kept)
+        return 0;
     return refuse(refusal, -EMFILE, KVW_ATTACHMENTS_MAX + 1, KVW_ATTACHMENTS_MAX,
-                  "cache '%s' has %u attachments, at most %u", cache->meta.name,
-                  cache->n_attachments, KVW_ATTACHMENTS_MAX);
+                  "cache '%s' has %u attachments, at most %u, of which %u are kept for "
+                  "ranks that nobody owns",
+                  cache->meta.name, cache->n_attachments, KVW_ATTACHMENTS_MAX, n_kept);
+}
+
+/* Of the daemon's places no user takes more than half; in a cache of somebody else too. */
+static int check_share(const struct daemon *daemon, const struct client *client,
+                       const struct cache *cache, struct kvw_refusal *refusal)
+{
+    const uint32_t uid = client->peer.uid;
+    const uint32_t most = share_of(daemon, KVW_ALL_ATTACHMENTS_MAX);
+    uint32_t n_all = 0;
+    uint32_t n_here = 0;
+
+    if (share_is_unlimited(uid))
+        return 0;
+    for (uint32_t i = 0; i < KVW_ALL_ATTACHMENTS_MAX; i++) {
+        const struct attachment *attachment = daemon->attachments[i];
+        if (attachment == NULL || attachment->peer.uid != uid)
+            continue;
+        n_all++;
+        n_here += attachment->cache == cache;
+    }
+    if (n_all >= most)
+        return refuse(refusal, -EDQUOT, n_all + 1, most,
+                      "user %u has %u attachments, at most %u for one user", uid, n_all,
+                      most);
+    if (uid != cache->meta.uid && n_here >= KVW_ATTACHMENTS_MAX / 2)
+        return refuse(refusal, -EDQUOT, n_here + 1, KVW_ATTACHMENTS_MAX / 2,
+                      "user %u has %u attachments of cache '%s' of user %u, at most %u",
+                      uid, n_here, cache->meta.name, cache->meta.uid,
+                      KVW_ATTACHMENTS_MAX / 2);
+    return 0;
 }
 
 /* Control, pins, data. Owned by the reply, for the cache may be gone before it is sent.
@@ -148,7 +188,9 @@ static int enter(struct daemon *daemon, struct client *client, struct cache *cac
     struct kvw_message_attached *attached = &reply->message.attached;
     uint32_t slot = 0;
 
-    int error = find_slot(cache, &slot, refusal);
+    int error = check_share(daemon, client, cache, refusal);
+    if (error == 0)
+        error = find_slot(cache, rank, &slot, refusal);
     if (error != 0)
         return error;
     error = open_descriptors(cache, rank == KVW_RANK_READER, reply);

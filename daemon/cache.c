@@ -6,9 +6,11 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "daemon/closer.h"
 #include "daemon/host.h"
 #include "daemon/link.h"
 #include "proto/base/align.h"
@@ -59,8 +61,12 @@ struct cache *cache_add(struct daemon *daemon)
 void cache_free(struct daemon *daemon, struct cache *cache)
 {
     KVW_CHECK(cache->n_attachments == 0);
-    for (uint32_t s = 0; s < N_SEGMENTS; s++)
-        segment_close(&cache->segment[s]);
+    for (uint32_t s = 0; s < N_SEGMENTS; s++) {
+        struct segment *segment = &cache->segment[s];
+        if (segment->base != NULL)
+            (void)munmap(segment->base, segment->bytes);
+        closer_take(daemon->closer, CLOSER_MEMORY, &segment->fd, segment->bytes);
+    }
     kvw_fd_cleanup(&cache->meta_fd);
     daemon->caches[cache->slot] = NULL;
     daemon->n_caches--;
@@ -200,4 +206,18 @@ uint64_t cache_bytes_promised(const struct daemon *daemon)
             bytes += cache->total_bytes - cache->done_bytes;
     }
     return bytes;
+}
+
+uint64_t cache_bytes_leaving(const struct daemon *daemon)
+{
+    return closer_bytes(daemon->closer);
+}
+
+uint32_t cache_count(const struct daemon *daemon, uint32_t uid)
+{
+    uint32_t n_caches = 0;
+
+    for (uint32_t i = 0; i < KVW_CACHES_MAX; i++)
+        n_caches += daemon->caches[i] != NULL && daemon->caches[i]->meta.uid == uid;
+    return n_caches;
 }

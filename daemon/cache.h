@@ -62,4 +62,10 @@ uint64_t cache_bytes_used(const struct daemon *daemon, const uint32_t *uid);
 /** Bytes that creations in progress have still to allocate. */
 uint64_t cache_bytes_promised(const struct daemon *daemon);
 
+/** Bytes of caches that are gone, on their way back to the system. */
+uint64_t cache_bytes_leaving(const struct daemon *daemon);
+
+/** Caches of a user. */
+uint32_t cache_count(const struct daemon *daemon, uint32_t uid);
+
 #endif

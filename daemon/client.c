@@ -3,6 +3,10 @@
  * A connection has at most one receive and one send in flight. Closing is shutdown()
  * first: that ends both, while close() alone would leave them, and the peer, waiting
  * (axboe/liburing issue 932). The struct goes when both have come back.
+ *
+ * A packet is looked at in the queue before it is taken from there. One that brings
+ * descriptors is never taken, unless it is an offer: taking it, with a buffer for them or
+ * without, could make this process the one that closes them last (closer.h).
  */
 #include "daemon/client.h"
 
@@ -12,10 +16,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/closer.h"
 #include "daemon/create.h"
 #include "daemon/host.h"
 #include "daemon/request.h"
 #include "proto/base/cleanup.h"
+
+#define PACKET_FDS_MAX 253u /* SCM_MAX_FD of Linux */
+#define OFFERED_MAX 512u    /* descriptors of offers that are not closed yet */
 
 static struct ring_tag tag_of(const struct client *client, enum ring_kind kind)
 {
@@ -47,7 +55,8 @@ void client_free(struct daemon *daemon, struct client *client)
         outgoing_free(client->first);
         client->first = next;
     }
-    kvw_fd_cleanup(&client->socket);
+    share_leave(daemon, client);
+    closer_take(daemon->closer, CLOSER_SOCKETS, &client->socket, 0);
     peer_close(&client->peer);
     daemon->clients[client->slot] = NULL;
     daemon->n_clients--;
@@ -66,6 +75,7 @@ void client_close(struct daemon *daemon, struct client *client)
 {
     if (!client->is_closing) {
         client->is_closing = true;
+        share_leave(daemon, client);
         (void)shutdown(client->socket, SHUT_RDWR);
         for (uint32_t i = 0; i < KVW_ALL_ATTACHMENTS_MAX; i++) {
             struct attachment *attachment = daemon->attachments[i];
@@ -84,13 +94,10 @@ void client_receive(struct daemon *daemon, struct client *client)
     client->receive_body =
         (struct iovec){.iov_base = client->packet, .iov_len = sizeof client->packet};
     client->receive_head =
-        (struct msghdr){.msg_iov = &client->receive_body,
-                        .msg_iovlen = 1,
-                        .msg_control = client->receive_control,
-                        .msg_controllen = sizeof client->receive_control};
+        (struct msghdr){.msg_iov = &client->receive_body, .msg_iovlen = 1};
     client->is_receiving = true;
-    ring_receive(daemon->ring, client->socket, &client->receive_head,
-                 tag_of(client, RING_RECEIVE));
+    ring_peek(daemon->ring, client->socket, &client->receive_head,
+              tag_of(client, RING_RECEIVE));
 }
 
 static void send_first(struct daemon *daemon, struct client *client)
@@ -126,73 +133,98 @@ static void drop(struct daemon *daemon, struct client *client, const char *why)
 
 /* Tell a client that broke the protocol why it is dropped. */
 static void refuse_and_drop(struct daemon *daemon, struct client *client,
-                            uint32_t request, int error, const char *text)
+                            uint32_t request, int error,
+                            const struct kvw_refusal *refusal)
 {
-    struct kvw_refusal refusal;
-
-    (void)refuse(&refusal, error, 0, 0, "%s", text);
     log_peer(&daemon->log, LOG_WARN, "client dropped: %s pid %u uid %u program %s",
-             text, client->peer.pid, client->peer.uid, client->program);
+             refusal->text, client->peer.pid, client->peer.uid, client->program);
     client->is_last = true;
-    client_refuse(daemon, client, request, error, &refusal);
+    client_refuse(daemon, client, request, error, refusal);
 }
 
-/* Own every descriptor that arrived. More than there is room for are closed by the
- * kernel, which says so. */
-static void collect_fds(struct client *client)
+/* The packet of an offer, and its descriptors. All that a packet can have are accepted,
+ * for what is left over the kernel would close here and now. */
+static void take_offer(struct daemon *daemon, struct client *client)
 {
-    struct msghdr *head = &client->receive_head;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(PACKET_FDS_MAX * sizeof(int))];
+    } control;
+    struct msghdr head = {.msg_control = control.bytes,
+                          .msg_controllen = sizeof control.bytes};
+    int fd;
 
-    for (struct cmsghdr *part = CMSG_FIRSTHDR(head); part != NULL;
-         part = CMSG_NXTHDR(head, part)) {
+    if (recvmsg(client->socket, &head, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+        return;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(&head); part != NULL;
+         part = CMSG_NXTHDR(&head, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
             continue;
-        size_t n_fds = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < n_fds && client->n_fds < KVW_MESSAGE_FDS_MAX; i++) {
-            int *fd = &client->fds[client->n_fds++];
-            memcpy(fd, CMSG_DATA(part) + i * sizeof *fd, sizeof *fd);
-            (void)fcntl(*fd, F_SETFD, FD_CLOEXEC);
+        for (size_t i = 0; i < (part->cmsg_len - CMSG_LEN(0)) / sizeof fd; i++) {
+            memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+            if (client->n_fds < KVW_MESSAGE_FDS_MAX)
+                client->fds[client->n_fds++] = fd;
+            else
+                closer_take(daemon->closer, CLOSER_OFFERED, &fd, 0);
         }
     }
 }
 
-static void close_fds(struct client *client)
+static void close_fds(struct daemon *daemon, struct client *client)
 {
     while (client->n_fds > 0)
-        kvw_fd_cleanup(&client->fds[--client->n_fds]);
+        closer_take(daemon->closer, CLOSER_OFFERED, &client->fds[--client->n_fds], 0);
 }
 
-static void take_packet(struct daemon *daemon, struct client *client, size_t n_bytes)
+/* From the queue of the connection, where it was looked at. */
+static int take_packet(struct daemon *daemon, struct client *client,
+                       const struct kvw_message *message, struct kvw_refusal *refusal)
 {
-    struct kvw_message message;
-    int flags = client->receive_head.msg_flags;
+    const bool has_fds = (client->receive_head.msg_flags & MSG_CTRUNC) != 0;
 
-    if ((flags & MSG_TRUNC) != 0) {
-        refuse_and_drop(daemon, client, 0, -EMSGSIZE,
-                        "a message of more than 16384 bytes");
-        return;
+    if (!has_fds) {
+        (void)recv(client->socket, NULL, 0, MSG_DONTWAIT | MSG_TRUNC);
+        return 0;
     }
-    if ((flags & MSG_CTRUNC) != 0) {
-        refuse_and_drop(daemon, client, 0, -EPROTO,
-                        "a message with more descriptors than any request has");
-        return;
+    if (message->type != KVW_MESSAGE_OFFER)
+        return refuse(refusal, -EPROTO, 0, 1,
+                      "a message with descriptors, which only an offer has");
+    if (closer_waiting(daemon->closer, CLOSER_OFFERED) > OFFERED_MAX)
+        return refuse(refusal, -EAGAIN, 1, 0,
+                      "descriptors of other offers are still being closed");
+    take_offer(daemon, client);
+    return 0;
+}
+
+/* Look at a packet. @return 0, or why its client is dropped. */
+static int judge_packet(const struct client *client, struct kvw_message *message,
+                        struct kvw_refusal *refusal)
+{
+    if ((client->receive_head.msg_flags & MSG_TRUNC) != 0)
+        return refuse(refusal, -EMSGSIZE, client->n_bytes, KVW_MESSAGE_MAX,
+                      "a message of more than %u bytes", KVW_MESSAGE_MAX);
+    if (message_decode(client->packet, client->n_bytes, message) != 0)
+        return refuse(refusal, -EPROTO, 0, client->n_bytes,
+                      "a message that does not decode");
+    if (!client->is_greeted && message->type != KVW_MESSAGE_HELLO)
+        return refuse(refusal, -EPROTO, 0, 0, "the first message must be hello");
+    return 0;
+}
+
+static void serve_packet(struct daemon *daemon, struct client *client)
+{
+    struct kvw_message message = {0};
+    struct kvw_refusal refusal;
+
+    int error = judge_packet(client, &message, &refusal);
+    if (error == 0)
+        error = take_packet(daemon, client, &message, &refusal);
+    if (error == 0) {
+        share_greeted(daemon, client);
+        request_serve(daemon, client, &message);
+    } else {
+        refuse_and_drop(daemon, client, message.request, error, &refusal);
     }
-    if (message_decode(client->packet, n_bytes, &message) != 0) {
-        refuse_and_drop(daemon, client, message.request, -EPROTO,
-                        "a message that does not decode");
-        return;
-    }
-    if (client->n_fds > 0 && message.type != KVW_MESSAGE_OFFER) {
-        refuse_and_drop(daemon, client, message.request, -EPROTO,
-                        "a message with descriptors, which only an offer has");
-        return;
-    }
-    if (!client->is_greeted && message.type != KVW_MESSAGE_HELLO) {
-        refuse_and_drop(daemon, client, message.request, -EPROTO,
-                        "the first message must be hello");
-        return;
-    }
-    request_serve(daemon, client, &message);
 }
 
 void client_received(struct daemon *daemon, const struct ring_event *event)
@@ -202,32 +234,35 @@ void client_received(struct daemon *daemon, const struct ring_event *event)
     if (client == NULL)
         return;
     client->is_receiving = false;
-    if (client->is_closing) {
-        if (event->result > 0)
-            collect_fds(client);
-        close_fds(client);
+    if (client->is_closing)
         free_if_quiet(daemon, client);
-        return;
-    }
-    if (event->result == -EINTR || event->result == -EAGAIN) {
+    else if (event->result == -EINTR || event->result == -EAGAIN)
         client_receive(daemon, client);
-        return;
-    }
     /* End of file and an empty packet look the same; neither is a request. */
-    if (event->result <= 0) {
+    else if (event->result <= 0)
         client_close(daemon, client);
-        return;
+    else {
+        client->n_bytes = (uint32_t)event->result;
+        share_wait_turn(daemon, client);
     }
-    /* Serving may close, but not free, it: this is another operation in flight. */
+}
+
+bool client_serve_next(struct daemon *daemon)
+{
+    struct client *client = share_next(daemon);
+
+    if (client == NULL)
+        return false;
+    /* Serving may close, but not free, it: as if another operation were in flight. */
     client->is_receiving = true;
-    collect_fds(client);
-    take_packet(daemon, client, (size_t)event->result);
-    close_fds(client);
+    serve_packet(daemon, client);
+    close_fds(daemon, client);
     client->is_receiving = false;
     if (client->is_closing)
         free_if_quiet(daemon, client);
     else if (!client->is_last && !daemon->is_stopping)
         client_receive(daemon, client);
+    return true;
 }
 
 /* ---- send ---- */
@@ -299,18 +334,36 @@ void client_answer(struct daemon *daemon, struct client *client, struct reply *r
     enqueue(daemon, client, outgoing);
 }
 
+static struct kvw_message refused_message(uint32_t request, int error,
+                                          const struct kvw_refusal *refusal)
+{
+    struct kvw_message message = {.type = KVW_MESSAGE_REFUSED,
+                                  .request = request,
+                                  .refused = {.error = (uint32_t)-error,
+                                              .need = refusal->need,
+                                              .have = refusal->have}};
+
+    memcpy(message.refused.text, refusal->text,
+           strnlen(refusal->text, sizeof message.refused.text - 1));
+    return message;
+}
+
 void client_refuse(struct daemon *daemon, struct client *client, uint32_t request,
                    int error, const struct kvw_refusal *refusal)
 {
-    struct reply reply = {.message = {.type = KVW_MESSAGE_REFUSED,
-                                      .request = request,
-                                      .refused = {.error = (uint32_t)-error,
-                                                  .need = refusal->need,
-                                                  .have = refusal->have}}};
+    struct reply reply = {.message = refused_message(request, error, refusal)};
 
-    memcpy(reply.message.refused.text, refusal->text,
-           strnlen(refusal->text, sizeof reply.message.refused.text - 1));
     client_answer(daemon, client, &reply);
+}
+
+void client_refuse_socket(int socket, int error, const struct kvw_refusal *refusal)
+{
+    const struct kvw_message message = refused_message(0, error, refusal);
+    uint8_t packet[1024];
+    int n_bytes = message_encode(&message, packet, sizeof packet);
+
+    if (n_bytes > 0)
+        (void)send(socket, packet, (size_t)n_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 bool client_all_sent(const struct daemon *daemon)

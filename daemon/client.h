@@ -35,6 +35,12 @@ void client_answer(struct daemon *daemon, struct client *client, struct reply *r
 void client_refuse(struct daemon *daemon, struct client *client, uint32_t request,
                    int error, const struct kvw_refusal *refusal);
 
+/** One packet that says why, if there is room for it, past any queue. */
+void client_refuse_socket(int socket, int error, const struct kvw_refusal *refusal);
+
+/** Serve the request whose turn it is. @return false if there is none. */
+bool client_serve_next(struct daemon *daemon);
+
 /** Hang up. Its attachments stay; it is freed when nothing of it is in flight. */
 void client_close(struct daemon *daemon, struct client *client);
 

@@ -281,9 +281,11 @@ int create_serve(struct daemon *daemon, struct client *client,
         return refuse(refusal, -EBUSY, 1, 0,
                       "this connection waits for another answer already");
     if (cache == NULL) {
-        error = admit_bytes(
-            daemon, meta.uid,
-            layout.control_bytes + layout.pins_bytes + layout.data_bytes, refusal);
+        error = admit_count(daemon, meta.uid, refusal);
+        if (error == 0)
+            error = admit_bytes(
+                daemon, meta.uid,
+                layout.control_bytes + layout.pins_bytes + layout.data_bytes, refusal);
         if (error == 0)
             error = start(daemon, &meta, &layout, refusal, &cache);
         if (error != 0)

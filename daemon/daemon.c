@@ -17,6 +17,7 @@
 #include "daemon/await.h"
 #include "daemon/cache.h"
 #include "daemon/client.h"
+#include "daemon/closer.h"
 #include "daemon/create.h"
 #include "daemon/host.h"
 #include "daemon/kept.h"
@@ -25,7 +26,9 @@
 #include "proto/base/cleanup.h"
 
 #define EVENTS_MAX 64u
+#define ROUNDS_MAX 64u
 #define STOP_NS 1000000000ull
+#define SERVE_NS 1000000ull /* of requests, before the ring is looked at again */
 
 void daemon_stop(struct daemon *daemon, int exit_code)
 {
@@ -57,7 +60,7 @@ static void dispatch(struct daemon *daemon, const struct ring_event *event)
     case RING_NONE:
         break;
     case RING_ACCEPT:
-        client_accepted(daemon);
+        daemon->is_accept_due = true;
         break;
     case RING_RECEIVE:
         client_received(daemon, event);
@@ -87,6 +90,7 @@ static uint64_t tick(struct daemon *daemon)
     uint64_t next_ns = await_sweep(daemon, now_ns);
 
     next_ns = min_u64(next_ns, cache_expire(daemon, now_ns));
+    next_ns = min_u64(next_ns, share_expire(daemon, now_ns));
 
     if (daemon->accept_ns <= now_ns)
         client_accept(daemon);
@@ -106,10 +110,23 @@ static uint64_t tick(struct daemon *daemon)
     return min_u64(next_ns, daemon->keeper_socket < 0 ? daemon->keeper_ns : NEVER_NS);
 }
 
-static void serve(struct daemon *daemon)
+/* All that have come: a request that has not been seen has no turn yet. The kernel hands
+ * them out some twenty at a time. */
+static void take_events(struct daemon *daemon, uint64_t wait_ns)
 {
     struct ring_event events[EVENTS_MAX];
+    uint32_t n_events = 1;
 
+    for (uint32_t rounds = 0; n_events > 0 && rounds < ROUNDS_MAX; rounds++) {
+        n_events =
+            ring_wait(daemon->ring, rounds == 0 ? wait_ns : 0, events, EVENTS_MAX);
+        for (uint32_t i = 0; i < n_events; i++)
+            dispatch(daemon, &events[i]);
+    }
+}
+
+static void serve(struct daemon *daemon)
+{
     for (;;) {
         uint64_t next_ns = tick(daemon);
         uint64_t now_ns = host_now_ns();
@@ -120,9 +137,12 @@ static void serve(struct daemon *daemon)
         uint64_t wait_ns = next_ns == NEVER_NS ? NEVER_NS
                            : next_ns > now_ns  ? next_ns - now_ns
                                                : 0;
-        uint32_t n_events = ring_wait(daemon->ring, wait_ns, events, EVENTS_MAX);
-        for (uint32_t i = 0; i < n_events; i++)
-            dispatch(daemon, &events[i]);
+        take_events(daemon, daemon->shares.n_waiting > 0 ? 0 : wait_ns);
+        const uint64_t end_ns = host_now_ns() + SERVE_NS;
+        while (client_serve_next(daemon) && host_now_ns() < end_ns)
+            ;
+        if (daemon->is_accept_due)
+            client_accepted(daemon);
     }
 }
 
@@ -160,6 +180,13 @@ static int begin(struct daemon *daemon)
     if (error != 0) {
         log_line(&daemon->log, LOG_ERROR, "%s", refusal.text);
         return EXIT_CODE_IO_URING;
+    }
+    host_make_descriptor_room(
+        (uint32_t)min_u64(daemon->shares.descriptors_max, SHARE_DESCRIPTORS));
+    error = closer_open(&daemon->closer);
+    if (error != 0) {
+        log_line(&daemon->log, LOG_ERROR, "no threads: %s", strerrordesc_np(-error));
+        return EXIT_CODE_FAILED;
     }
     error = adopt_all(daemon);
     if (error != 0) {
@@ -210,9 +237,7 @@ static void free_all(struct daemon *daemon)
     }
     for (uint32_t i = 0; i < KVW_CACHES_MAX; i++) {
         struct cache *cache = daemon->caches[i];
-        for (uint32_t s = 0; cache != NULL && s < N_SEGMENTS; s++)
-            segment_close(&cache->segment[s]);
-        free(cache);
+        free(cache); /* its segments are unmapped and closed as the process ends */
     }
     for (uint32_t i = 0; i < KVW_CLIENTS_MAX; i++)
         client_free(daemon, daemon->clients[i]);
@@ -250,7 +275,7 @@ int daemon_run(const struct options *options)
     daemon->own_pidfd = peer_pidfd_open((uint32_t)getpid());
     if (host_protect_from_oom() != 0)
         log_line(&daemon->log, LOG_DEBUG, "not protected from the OOM killer");
-    host_raise_descriptor_limit();
+    daemon->shares.descriptors_max = host_raise_descriptor_limit();
 
     daemon->exit_code = begin(daemon);
     if (daemon->exit_code == EXIT_CODE_OK) {

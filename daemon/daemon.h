@@ -23,6 +23,7 @@
 #include "daemon/placement.h"
 #include "daemon/ring.h"
 #include "daemon/segment.h"
+#include "daemon/share.h"
 #include "daemon/spawn.h"
 #include "proto/layout.h"
 #include "proto/messages.h"
@@ -75,6 +76,7 @@ enum { /* segments, in the order in which they are allocated and sent */
 };
 
 struct attachment;
+struct closer;
 struct store;
 struct store_entry;
 
@@ -140,6 +142,13 @@ struct client {
     uint32_t generation;
     int socket;
     struct peer peer;
+    uint32_t user; /* accounts, share.h */
+    uint32_t process;
+    uint64_t came_ns;
+    struct client *stranger_before; /* while it has not said hello */
+    struct client *stranger_after;
+    bool is_counted;
+    bool is_stranger;
     bool is_greeted;   /* HELLO was answered */
     bool is_last;      /* close once everything is sent */
     bool is_closing;   /* shut down; freed when nothing is in flight */
@@ -160,10 +169,9 @@ struct client {
     struct iovec send_body;
     _Alignas(struct cmsghdr) char send_control[CMSG_SPACE(KVW_MESSAGE_FDS_MAX *
                                                           sizeof(int))];
-    _Alignas(struct cmsghdr) char receive_control[CMSG_SPACE(KVW_MESSAGE_FDS_MAX *
-                                                             sizeof(int))];
     int fds[KVW_MESSAGE_FDS_MAX]; /* of the message that is served; -1 = taken */
     uint32_t n_fds;
+    uint32_t n_bytes; /* of the packet */
     char program[64];
     uint8_t packet[KVW_MESSAGE_MAX];
 };
@@ -172,6 +180,7 @@ struct daemon {
     const struct options *options;
     struct log log;
     struct ring *ring;
+    struct closer *closer;
     struct placement *placement;
     uint64_t epoch;
     uint64_t started_ns; /* CLOCK_REALTIME */
@@ -181,6 +190,7 @@ struct daemon {
     int spare_fd; /* given up for a moment to shed a client at the descriptor limit */
     int signals;
     int own_pidfd;
+    bool is_accept_due; /* connections wait */
     uint64_t accept_ns; /* when the listener is looked at again, or NEVER_NS */
 
     const struct store *store;
@@ -198,6 +208,7 @@ struct daemon {
     uint64_t last_cache_id;
     uint64_t last_attachment_id;
     struct client *clients[KVW_CLIENTS_MAX];
+    struct shares shares;
     struct cache *caches[KVW_CACHES_MAX];
     struct attachment *attachments[KVW_ALL_ATTACHMENTS_MAX];
     uint32_t n_clients;

@@ -213,17 +213,17 @@ void host_command(uint32_t pid, char *text, size_t text_bytes)
 {
     char path[64];
 
-    (void)snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    (void)snprintf(path, sizeof path, "/proc/%u/comm", pid);
     int n_bytes = host_read_file(path, text, text_bytes);
     if (n_bytes <= 0) {
         text[0] = 0;
         return;
     }
-    while (n_bytes > 0 && text[n_bytes - 1] == 0)
+    while (n_bytes > 0 && text[n_bytes - 1] == '\n')
         n_bytes--;
     for (int i = 0; i < n_bytes; i++) {
         if (!isprint((unsigned char)text[i]))
-            text[i] = text[i] == 0 ? ' ' : '?';
+            text[i] = '?';
     }
     text[n_bytes] = 0;
 }
@@ -251,12 +251,23 @@ int host_protect_from_oom(void)
     return host_write_file("/proc/self/oom_score_adj", "-900");
 }
 
-void host_raise_descriptor_limit(void)
+uint32_t host_raise_descriptor_limit(void)
 {
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 0;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+    return (uint32_t)min_u64(limit.rlim_max, UINT32_MAX);
+}
+
+void host_make_descriptor_room(uint32_t n)
+{
+    KVW_CLEANUP(kvw_fd_cleanup)
+    int low = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    KVW_CLEANUP(kvw_fd_cleanup)
+    int high = fcntl(low, F_DUPFD_CLOEXEC, (int)n - 1);
+
+    (void)high; /* where the limit is lower there is nothing to be had */
 }

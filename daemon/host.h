@@ -32,7 +32,10 @@ uint64_t host_memory_available(void);
  *  cannot be read. */
 uint64_t host_mappings_max(void);
 
-/** Printable start of a process's command line; "" when it cannot be read. */
+/**
+ * Printable name of a process; "" when it cannot be read. Not its command line: that lies
+ * in its memory, and who reads it waits for whatever the process does to its mappings.
+ */
 void host_command(uint32_t pid, char *text, size_t text_bytes);
 
 /** Start time of a process in clock ticks since boot, 0 when there is none. */
@@ -41,8 +44,12 @@ uint64_t host_start_ticks(uint32_t pid);
 /** Ask the OOM killer to spare this process. @return 0 or -errno. */
 KVW_NODISCARD int host_protect_from_oom(void);
 
-/** Raise the limit of descriptors to what is allowed. */
-void host_raise_descriptor_limit(void);
+/** Raise the limit of descriptors to what is allowed. @return it; 0 = not known. */
+uint32_t host_raise_descriptor_limit(void);
+
+/** Let the table of descriptors have room for `n` now: in a process with threads the kernel
+ *  waits for some ten milliseconds whenever it grows. */
+void host_make_descriptor_room(uint32_t n);
 
 /** Read a small file, zero-terminated. @return bytes read or -errno. */
 KVW_NODISCARD int host_read_file(const char *path, char *text, size_t text_bytes);

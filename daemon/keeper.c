@@ -365,7 +365,7 @@ int keeper_run(const struct options *options, int listen_fd, int lock_fd)
     }
     if (host_protect_from_oom() != 0)
         log_line(&keeper.log, LOG_DEBUG, "not protected from the OOM killer");
-    host_raise_descriptor_limit();
+    (void)host_raise_descriptor_limit();
     error = begin(&keeper, listen_fd, lock_fd);
     if (error != 0) {
         /* The daemon that is still there starts a keeper of its own kind. */

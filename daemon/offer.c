@@ -143,6 +143,12 @@ int offer_serve(struct daemon *daemon, struct client *client,
     if (client->n_fds != N_SEGMENTS)
         return refuse(refusal, -EINVAL, N_SEGMENTS, client->n_fds,
                       "an offer has three descriptors, this one %u", client->n_fds);
+    /* Before anything that a file system of the client's own would have to answer. */
+    for (uint32_t s = 0; s < N_SEGMENTS; s++) {
+        if (fcntl(client->fds[s], F_GET_SEALS) < 0)
+            return refuse(refusal, -EINVAL, 0, 0, "offer: the %s segment is no memfd",
+                          segment_names[s]);
+    }
     struct cache *cache = find_cache(daemon, client->fds[SEGMENT_CONTROL]);
     if (cache == NULL && is_reader)
         return refuse(refusal, -ENOENT, 0, 0,

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/admit.h"
 #include "daemon/cache.h"
 #include "daemon/host.h"
 #include "daemon/link.h"
@@ -149,6 +150,9 @@ static int check_owner(const struct client *client, const struct offered *offere
 static int check_quota(const struct daemon *daemon, uint32_t uid, uint64_t bytes,
                        struct kvw_refusal *refusal)
 {
+    int error = admit_count(daemon, uid, refusal);
+    if (error != 0)
+        return error;
     uint64_t used = cache_bytes_used(daemon, NULL);
     uint64_t have = daemon->options->quota_bytes;
 

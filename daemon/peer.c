@@ -62,6 +62,18 @@ static int pidfd_by_number(int socket, uint32_t pid)
     return take_fd(&fd);
 }
 
+static bool pidfs_inode(int pidfd, uint64_t *inode)
+{
+    struct statfs file_system;
+    struct stat status;
+
+    if (fstatfs(pidfd, &file_system) < 0 || file_system.f_type != PIDFS_MAGIC ||
+        fstat(pidfd, &status) < 0)
+        return false;
+    *inode = status.st_ino;
+    return true;
+}
+
 bool peer_has_pidfd_option(int socket)
 {
     KVW_CLEANUP(kvw_fd_cleanup)
@@ -86,6 +98,8 @@ int peer_of(int socket, struct peer *peer)
                           .gid = credentials.gid,
                           .pid = (uint32_t)credentials.pid,
                           .pidfd = pidfd};
+    if (!pidfs_inode(pidfd, &peer->key))
+        peer->key = peer->pid;
     return 0;
 }
 
@@ -110,18 +124,6 @@ bool peer_is_dead(const struct peer *peer)
     struct pollfd poll_fd = {.fd = peer->pidfd, .events = POLLIN};
 
     return poll(&poll_fd, 1, 0) > 0;
-}
-
-static bool pidfs_inode(int pidfd, uint64_t *inode)
-{
-    struct statfs file_system;
-    struct stat status;
-
-    if (fstatfs(pidfd, &file_system) < 0 || file_system.f_type != PIDFS_MAGIC ||
-        fstat(pidfd, &status) < 0)
-        return false;
-    *inode = status.st_ino;
-    return true;
 }
 
 bool peer_is_same(const struct peer *a, const struct peer *b)

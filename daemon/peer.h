@@ -13,6 +13,7 @@ struct peer {
     uint32_t gid;
     uint32_t pid; /* 0 when the process is in a PID namespace that we do not see */
     int pidfd;
+    uint64_t key; /* the process among those that live; 0 = cannot be told */
 };
 
 /**

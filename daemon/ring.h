@@ -48,9 +48,9 @@ KVW_NODISCARD int ring_open(struct ring **ring, struct kvw_refusal *refusal);
 
 struct ring *ring_close(struct ring *ring);
 
-/** Receive one packet; `head` stays valid until the completion. */
-void ring_receive(struct ring *ring, int socket, struct msghdr *head,
-                  struct ring_tag tag);
+/** Look at the next packet, which stays in the queue; `head` stays valid until the
+ * completion. */
+void ring_peek(struct ring *ring, int socket, struct msghdr *head, struct ring_tag tag);
 
 /** Send one packet; `head` stays valid until the completion. */
 void ring_send(struct ring *ring, int socket, const struct msghdr *head,

@@ -105,14 +105,6 @@ bool segment_is_same(const struct segment *a, const struct segment *b)
            status_a.st_dev == status_b.st_dev && status_a.st_ino == status_b.st_ino;
 }
 
-void segment_close(struct segment *segment)
-{
-    if (segment->base != NULL)
-        (void)munmap(segment->base, segment->bytes);
-    segment->base = NULL;
-    kvw_fd_cleanup(&segment->fd);
-}
-
 int segment_freeze(const char *name, const void *bytes, uint64_t n_bytes)
 {
     KVW_CLEANUP(kvw_fd_cleanup)

@@ -47,8 +47,6 @@ KVW_NODISCARD int segment_reopen_readonly(const struct segment *segment);
 /** True if both are the same memfd. */
 bool segment_is_same(const struct segment *a, const struct segment *b);
 
-void segment_close(struct segment *segment);
-
 /** A memfd with these bytes that nobody can ever change. @return descriptor or -errno.
  */
 KVW_NODISCARD int segment_freeze(const char *name, const void *bytes, uint64_t n_bytes);

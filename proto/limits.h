@@ -40,9 +40,13 @@
 /* Daemon. */
 #define KVW_MESSAGE_MAX 16384u        /* bytes of one wire message */
 #define KVW_MESSAGE_FDS_MAX 4u        /* descriptors of one wire message */
-#define KVW_CLIENTS_MAX 1024u         /* connections */
-#define KVW_CACHES_MAX 1024u          /* caches of one daemon */
-#define KVW_ALL_ATTACHMENTS_MAX 4096u /* attachments of one daemon */
+#define KVW_CLIENTS_MAX 1024u         /* connections; of one user half */
+#define KVW_CLIENTS_PROCESS_MAX 128u  /* ... of one process */
+#define KVW_CLIENTS_RESERVED 128u     /* the last ones are for users with ... */
+#define KVW_CLIENTS_FEW 8u            /* less than this */
+#define KVW_HELLO_MS 10000u           /* a connection that says nothing is dropped */
+#define KVW_CACHES_MAX 1024u          /* caches of one daemon; of one user half */
+#define KVW_ALL_ATTACHMENTS_MAX 4096u /* attachments of one daemon; likewise */
 #define KVW_SEND_QUEUE_MAX 64u        /* answers that wait for one slow client */
 #define KVW_ALLOCATE_SLICE_BYTES (64ull << 20) /* one step of an allocation */
 #define KVW_LOG_BYTES_MAX (1ull << 20)         /* of a log in a file; there are two */

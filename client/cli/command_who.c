@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvwheel who, kick: the processes behind a cache. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,10 +56,46 @@ static uint64_t pinned_ns(const struct kvw_message_who_is *who)
                : 0;
 }
 
+#define COMMAND_BYTES 160u
+
+/* A process's file in /proc as printable text; false if it cannot be read. */
+static bool read_proc(uint32_t pid, const char *file, char text[COMMAND_BYTES])
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%u/%s", pid, file);
+    FILE *stream = fopen(path, "re");
+    if (stream == NULL)
+        return false;
+    size_t n_bytes = fread(text, 1, COMMAND_BYTES - 1, stream);
+    fclose(stream);
+    while (n_bytes > 0 && (text[n_bytes - 1] == 0 || text[n_bytes - 1] == '\n'))
+        n_bytes--;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (!isprint((unsigned char)text[i]))
+            text[i] = text[i] == 0 ? ' ' : '?';
+    }
+    text[n_bytes] = 0;
+    return n_bytes > 0;
+}
+
+/* The daemon tells a process's name alone. The command line lies in its memory, where a
+ * look can take as long as the process likes: it is ours to take, if this is the same
+ * process to us. */
+static const char *command_of(const struct kvw_message_who_is *who,
+                              char text[COMMAND_BYTES])
+{
+    if (read_proc(who->pid, "comm", text) && strcmp(text, who->command) == 0 &&
+        read_proc(who->pid, "cmdline", text))
+        return text;
+    return who->command;
+}
+
 static void add_row(struct table *table, const struct kvw_message_who_is *who,
                     const char *name)
 {
     char text[TEXT_BYTES];
+    char command[COMMAND_BYTES];
 
     table_add(table, "%s", name);
     table_add(table, "%s", text_rank(text, who->rank));
@@ -69,12 +106,13 @@ static void add_row(struct table *table, const struct kvw_message_who_is *who,
     table_add(table, "%s", who->is_connected ? "yes" : "no");
     table_add(table, "%u", who->n_pins);
     table_add(table, "%s", who->n_pins > 0 ? text_span(text, pinned_ns(who)) : "-");
-    table_add(table, "%s", who->command);
+    table_add(table, "%s", command_of(who, command));
 }
 
 static json_t *to_json(const struct kvw_message_who_is *who, const char *name)
 {
     char user[TEXT_BYTES];
+    char command[COMMAND_BYTES];
     bool is_reader = who->rank == KVW_READER;
 
     return json_pack(
@@ -84,7 +122,7 @@ static json_t *to_json(const struct kvw_message_who_is *who, const char *name)
         (int)is_reader, "pid", (int)who->pid, "uid", (int)who->uid, "user",
         text_user(user, who->uid), "since_ns", (json_int_t)who->since_ns, "connected",
         (int)(who->is_connected != 0), "pins", (int)who->n_pins, "pinned_for_ns",
-        (json_int_t)pinned_ns(who), "command", who->command);
+        (json_int_t)pinned_ns(who), "command", command_of(who, command));
 }
 
 /* Everybody at the cache `id`, or anywhere; told in words if it fails. */

@@ -25,6 +25,32 @@ uint64_t cache_bytes_promised(const struct daemon *daemon)
     return 0;
 }
 
+uint64_t cache_bytes_leaving(const struct daemon *daemon)
+{
+    (void)daemon;
+    return 0;
+}
+
+static uint32_t caches_here;
+
+uint32_t cache_count(const struct daemon *daemon, uint32_t uid)
+{
+    (void)daemon;
+    (void)uid;
+    return caches_here;
+}
+
+bool share_is_unlimited(uint32_t uid)
+{
+    return uid == 0;
+}
+
+uint32_t share_of(const struct daemon *daemon, uint32_t n)
+{
+    (void)daemon;
+    return n / 2;
+}
+
 uint64_t host_memory_total(void)
 {
     return 0;
@@ -142,4 +168,17 @@ Test(admit, request_that_no_rank_could_attach_is_refused)
                  refusal.text);
     mappings_here = 2000;
     cr_assert_eq(admit_request(&request, &meta, &layout, &refusal), -ENOMEM);
+}
+
+Test(admit, number_of_a_users_caches_is_refused_with_need_and_have)
+{
+    struct kvw_refusal refusal;
+
+    caches_here = KVW_CACHES_MAX / 2 - 1;
+    cr_assert_eq(admit_count(NULL, 1000, &refusal), 0);
+    caches_here++;
+    cr_assert_eq(admit_count(NULL, 1000, &refusal), -EDQUOT);
+    cr_assert_eq(refusal.need, KVW_CACHES_MAX / 2 + 1);
+    cr_assert_eq(refusal.have, KVW_CACHES_MAX / 2);
+    cr_assert_eq(admit_count(NULL, 0, &refusal), 0, "root is not limited");
 }

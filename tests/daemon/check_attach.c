@@ -313,17 +313,23 @@ Test(attach, one_process_holds_several_places)
     place_close(&b0);
 }
 
-Test(attach, places_of_a_cache_are_bounded)
+Test(attach, places_of_a_cache_are_bounded_and_readers_leave_those_of_its_ranks)
 {
     struct kvw_message request = {.type = KVW_MESSAGE_ATTACH,
                                   .attach = {.name = "a", .rank = KVW_RANK_READER}};
 
     create("a", KEEP);
-    for (uint32_t i = 0; i < KVW_ATTACHMENTS_MAX; i++)
+    for (uint32_t i = 0; i < KVW_ATTACHMENTS_MAX - 2; i++)
         cr_assert_eq(raw_call(client, &request, &answer), 0);
 
     cr_assert_eq(raw_call(client, &request, &answer), -EMFILE);
     cr_assert_eq(answer.refused.have, KVW_ATTACHMENTS_MAX);
+    cr_assert_not_null(strstr(answer.refused.text, "2 are kept"), "%s",
+                       answer.refused.text);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        request.attach.rank = rank;
+        cr_assert_eq(raw_call(client, &request, &answer), 0);
+    }
 }
 
 Test(attach, resume_needs_the_same_process)

@@ -96,7 +96,7 @@ static int make_segment(struct input *input, uint64_t n_bytes)
     if (kind == 7) {
         const int readonly = segment_reopen_readonly(&segment);
         KVW_CHECK(readonly >= 0);
-        segment_close(&segment);
+        close(segment.fd);
         return readonly;
     }
     return segment.fd;
