@@ -136,7 +136,7 @@ Test(attach, hang_up_is_not_death)
     create("a", KEEP);
     pid_t worker = worker_start(&rig, "a", 0, true);
     cr_assert_gt(worker, 0);
-    cr_assert(wait_until(is_disconnected, NULL));
+    cr_assert(soon(is_disconnected, NULL));
 
     cr_assert_eq(ask_attach(client, "a", 0, &place, &answer), -EBUSY);
     cr_assert_not_null(strstr(answer.refused.text, "which lost its connection"));
@@ -160,7 +160,7 @@ Test(attach, kill_is_death_and_is_told)
 
     worker_kill(worker);
 
-    cr_assert(wait_until(seat_is, &dead));
+    cr_assert(soon(seat_is, &dead));
     cr_assert_neq(load_acquire(&board->event), event);
     cr_assert_eq(ask_attach(client, "a", 0, &successor, &answer), 0);
     cr_assert_eq(successor.was_dead, 1);
@@ -189,8 +189,8 @@ Test(attach, pins_of_the_dead_vanish)
 
     worker_kill(worker);
 
-    cr_assert(wait_until(seat_is, &dead));
-    cr_assert(wait_until(cache_is_gone, "not there"));
+    cr_assert(soon(seat_is, &dead));
+    cr_assert(soon(cache_is_gone, "not there"));
     cr_assert_eq(load_acquire(&pin->lo_plus_1), 0);
     cr_assert_eq(load_acquire(layout_high(place.pins, &place.layout, 1)), 0);
     place_close(&place);
@@ -240,7 +240,7 @@ Test(attach, job_ends_with_its_last_attachment)
 
     worker_kill(worker);
 
-    cr_assert(wait_until(cache_is_gone, "a"));
+    cr_assert(soon(cache_is_gone, "a"));
     const struct kvw_control_header *header = place.control;
     cr_assert_eq(load_acquire(&header->state), KVW_CONTROL_REMOVED);
     place_close(&place);
@@ -257,7 +257,7 @@ Test(attach, ttl_ends_after_the_last_attachment_and_keep_never)
     uint64_t begin_ns = now_ns();
     cr_assert_eq(ask_detach(client, place.attachment, &answer), 0);
 
-    cr_assert(wait_until(cache_is_gone, "t"));
+    cr_assert(soon(cache_is_gone, "t"));
     cr_assert_geq(now_ns() - begin_ns, 1000000000ull);
     cr_assert_eq(ask_stat(client, "k", &answer), 0);
     place_close(&place);

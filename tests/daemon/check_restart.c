@@ -74,7 +74,7 @@ static void kill_keeper(void)
     uint32_t pid = status().keeper_pid;
 
     cr_assert_eq(kill((pid_t)pid, SIGKILL), 0);
-    cr_assert(wait_until(is_keeper_another, &pid));
+    cr_assert(soon(is_keeper_another, &pid));
 }
 
 static ino_t inode_of(int fd)
@@ -175,7 +175,7 @@ Test(restart, who_lives_is_known_to_the_next_daemon)
     cr_assert_eq(ask_attach(client, "a", 0, &other, &answer), -EBUSY);
     cr_assert_not_null(strstr(answer.refused.text, "which lost its connection"));
     worker_kill(worker);
-    cr_assert(wait_until(seat_is, &dead));
+    cr_assert(soon(seat_is, &dead));
     place_close(&place);
 }
 
@@ -196,7 +196,7 @@ Test(restart, death_of_a_worker_meanwhile_is_noticed)
     close(client);
     client = raw_open(&rig);
 
-    cr_assert(wait_until(seat_is, &dead));
+    cr_assert(soon(seat_is, &dead));
     place_close(&place);
 }
 
@@ -423,7 +423,7 @@ Test(restart, deaths_at_any_moment_leave_no_contradiction)
     for (uint32_t i = 0; i < N_BUSY; i++)
         worker_kill(busy[i]);
 
-    cr_assert(wait_until(is_settled, NULL));
+    cr_assert(soon(is_settled, NULL));
     struct kvw_message_status_is before = status();
     (void)kill_daemon();
     cr_assert_eq(status().n_caches, before.n_caches);

@@ -198,7 +198,7 @@ Test(server, client_that_never_reads_is_dropped)
     }
 
     cr_assert_lt(n_sent, 5000);
-    cr_assert(wait_until(is_hung_up, &fd));
+    cr_assert(soon(is_hung_up, &fd));
     close(fd);
     fd = raw_open(&rig);
     cr_assert_eq(ask_status(fd, &answer), 0);
@@ -310,7 +310,7 @@ Test(server, creation_that_nobody_waits_for_is_rolled_back)
 
     close(fd);
 
-    cr_assert(wait_until(nothing_is_used, &watcher));
+    cr_assert(soon(nothing_is_used, &watcher));
     cr_assert_eq(create(watcher, "big", 8), 0);
     close(watcher);
 }
@@ -486,7 +486,7 @@ Test(server, two_hundred_attach_and_kill_cycles_leave_nothing)
     int fd = raw_open(&rig);
     cr_assert_eq(create(fd, "a", 8), 0);
     worker_kill(worker_start(&rig, "a", 0, false));
-    cr_assert(wait_until(nobody_is_attached, &fd));
+    cr_assert(soon(nobody_is_attached, &fd));
     uint32_t daemon = answer.status_is.pid;
     uint32_t keeper = answer.status_is.keeper_pid;
     uint64_t used = answer.status_is.bytes_used;
@@ -499,7 +499,7 @@ Test(server, two_hundred_attach_and_kill_cycles_leave_nothing)
             &rig, "a", i % 3 == 2 ? KVW_RANK_READER : (uint32_t)i % 3, i & 1);
         cr_assert_gt(worker, 0);
         worker_kill(worker);
-        cr_assert(wait_until(nobody_is_attached, &fd));
+        cr_assert(soon(nobody_is_attached, &fd));
     }
 
     cr_assert_eq(count_fds(daemon), daemon_fds);
@@ -526,7 +526,7 @@ Test(server, descriptor_limit_is_no_spin_and_passes)
         shed[i] = raw_connect(rig.socket);
         cr_assert_geq(shed[i], 0);
     }
-    cr_assert(wait_until(is_hung_up, &shed[19]));
+    cr_assert(soon(is_hung_up, &shed[19]));
     cr_assert_neq(ask_attach(fd, "a", 0, &place, &answer), 0);
     cr_assert_lt(cpu_ms(pid), 500);
     for (int i = 0; i < 20; i++)

@@ -35,7 +35,7 @@ uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
-bool wait_until(bool (*condition)(void *context), void *context)
+bool soon(bool (*condition)(void *context), void *context)
 {
     uint64_t deadline_ns = now_ns() + DEADLINE_NS;
 
@@ -151,7 +151,7 @@ void rig_stop(struct rig *rig)
         (void)raw_call(fd, &request, &answer);
         close(fd);
     }
-    if (!wait_until(is_lock_free, rig))
+    if (!soon(is_lock_free, rig))
         die("the daemon does not stop");
     while (waitpid(-1, NULL, WNOHANG) > 0)
         ;
@@ -242,7 +242,7 @@ int rig_wait_end(struct rig *rig)
 {
     struct ending ending = {.pid = rig->started};
 
-    if (!wait_until(has_ended, &ending))
+    if (!soon(has_ended, &ending))
         return -1;
     return WIFEXITED(ending.status) ? WEXITSTATUS(ending.status) : -1;
 }

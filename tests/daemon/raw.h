@@ -44,7 +44,7 @@ uint64_t cpu_ms(pid_t pid);
 int rig_wait_end(struct rig *rig);
 
 /** True once `condition(context)` holds; false after five seconds. */
-bool wait_until(bool (*condition)(void *context), void *context);
+bool soon(bool (*condition)(void *context), void *context);
 
 /** Nanoseconds of CLOCK_MONOTONIC. */
 uint64_t now_ns(void);
