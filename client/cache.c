@@ -290,8 +290,10 @@ static void tell_detached(struct kvw_client *client, uint64_t attachment, uint32
                                              .uuid_bytes = uuid == NULL ? 0 : 16}};
     struct kvw_message answer;
 
-    /* A failure needs no answer: the daemon learns of our death by the pidfd. */
-    (void)!client_call(client, &request, &answer, NULL, 0, NULL, NULL);
+    /* A failure needs no answer: the daemon learns of our death by the pidfd. One that
+     * did not answer in time is not waited for once more, for each cache. */
+    if (!client->is_silent)
+        (void)!client_call(client, &request, &answer, NULL, 0, NULL, NULL);
 }
 
 int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,

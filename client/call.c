@@ -27,8 +27,6 @@
 #include "client/wire.h"
 
 #define CALL_TRIES 3u /* daemons that may be lost under one call */
-/* For an answer, or for progress: to free a TiB takes long. */
-#define CALL_MS 60000u
 
 static void lose(struct kvw_client *client)
 {
@@ -52,11 +50,11 @@ static int exchange(struct kvw_client *client, struct kvw_message *request,
     request->request = ++client->request;
     int result =
         segments == NULL
-            ? wire_send(client->socket, request, wire_now_ms() + CALL_MS)
-            : offer_send(client->socket, request, segments, wire_now_ms() + CALL_MS);
+            ? wire_send(client->socket, request, wire_now_ms() + client->call_ms)
+            : offer_send(client->socket, request, segments, wire_now_ms() + client->call_ms);
     while (result == 0) {
         result = wire_receive(client->socket, client->packet, answer, fds,
-                              wire_now_ms() + CALL_MS);
+                              wire_now_ms() + client->call_ms);
         if (result < 0)
             break;
         if (answer->request == request->request &&
@@ -195,6 +193,7 @@ static int reconnect(struct kvw_client *client, const struct kvw_message *reques
     int result = connect_dial(client, client->is_absent ? 0 : CONNECT_HANG_UP_MS);
 
     client->is_absent = result == -ENOENT || result == -ECONNREFUSED;
+    client->is_silent = result == -ETIMEDOUT;
     if (client->is_absent)
         return fail(-EPIPE, "the connection is lost: %s", kvw_last_error());
     return result < 0 ? result : resume_all(client, request);
@@ -276,8 +275,11 @@ static int fail_call(const struct kvw_client *client, const struct kvw_message *
         return fail(-EPIPE, "%s: the daemon at %s went away before it answered", name,
                     client->socket_path);
     case -ETIMEDOUT:
-        return fail(result, "%s: no answer from the daemon at %s within %u s", name,
-                    client->socket_path, CALL_MS / 1000);
+        return fail(result,
+                    "%s: no answer from the daemon at %s, pid %u, within %.3f s: is it "
+                    "stopped?",
+                    name, client->socket_path, client->daemon_pid,
+                    (double)client->call_ms / 1e3);
     case -EPROTO:
         return fail(result, "%s: the daemon at %s answered with something else", name,
                     client->socket_path);
@@ -305,6 +307,7 @@ int client_call(struct kvw_client *client, struct kvw_message *request,
         if (result < 0)
             return is_new ? result : fail_call(client, request, result);
         result = exchange(client, request, NULL, answer, &got, progress, context);
+        client->is_silent = result == -ETIMEDOUT;
         if (result == 0)
             return conclude(client, request, answer, &got, fds, n_fds);
         if (!is_lost(result) || (result == -EPIPE && !is_repeatable(request)))

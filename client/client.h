@@ -23,6 +23,8 @@ struct kvw_client {
     bool may_start;        /* an embedded daemon may be started */
     bool is_embedded;      /* the daemon is an embedded one */
     bool is_absent;        /* the last attempt to connect again found nobody */
+    bool is_silent;        /* the last call had no answer in time */
+    uint32_t call_ms;      /* for an answer, or for progress */
     char socket_path[KVW_SOCKET_PATH_MAX + 1];
     struct kvw_cache *caches;        /* attachments, linked by kvw_cache.next */
     uint8_t packet[KVW_MESSAGE_MAX]; /* the answer's bytes fields point in here */

@@ -271,6 +271,7 @@ static int client_new(const char *socket_path, struct kvw_client **out)
     if (client == NULL)
         return fail(-ENOMEM, "no memory for a client");
     client->socket = -1;
+    client->call_ms = CONNECT_CALL_MS;
     int result = socket_path == NULL ? client_default_path(path) : 0;
     if (result == 0)
         result = absolute_path(socket_path == NULL ? path : socket_path,

@@ -11,6 +11,7 @@
 
 #define CONNECT_HELLO_MS \
     7000u /* for WELCOME: a keeper may pause 5 s before it restarts */
+#define CONNECT_CALL_MS 60000u /* for an answer to a call: to create a TiB takes long */
 #define CONNECT_HANG_UP_MS \
     2000u                      /* of hang-ups in a row, and for a daemon to come back */
 #define CONNECT_STALE_MS 100u  /* a socket nobody listens on: its keeper is at work? */

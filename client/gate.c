@@ -191,9 +191,14 @@ int gate_ranks(struct kvw_cache *cache, uint32_t lane_number, const char *call,
                        gate.is_era ? lane_of(cache, lane_number)->record->era
                                    : lane_of(cache, lane_number)->record->step,
                        call);
-        const struct wait_for wait = {gate.blamed, lane_number, no_longer_blamed,
-                                      &gate,       what,        deadline_ns,
-                                      false};
+        const struct wait_for wait = {
+            .rank = gate.blamed,
+            .lane = lane_number,
+            .condition = no_longer_blamed,
+            .context = &gate,
+            .what = what,
+            .deadline_ns = deadline_ns,
+            .group = claims->n_groups > 0 ? claims->claim[0].group : 0};
         int error = wait_until(cache, &wait);
         if (error != 0)
             return error;

@@ -103,8 +103,12 @@ int kvw_recover(struct kvw_cache *cache, uint32_t lane_number, uint64_t timeout_
     const uint64_t deadline_ns = wait_deadline_ns(timeout_ns);
     FOR_EACH_RANK(rank, board_peers(cache, lane->ranks))
     {
-        const struct wait_for wait = {(uint32_t)rank, lane_number, has_promised, &next,
-                                      "its recovery", deadline_ns, false};
+        const struct wait_for wait = {.rank = (uint32_t)rank,
+                                      .lane = lane_number,
+                                      .condition = has_promised,
+                                      .context = &next,
+                                      .what = "its recovery",
+                                      .deadline_ns = deadline_ns};
         error = wait_until(cache, &wait);
         if (error != 0)
             return error;

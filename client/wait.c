@@ -55,27 +55,42 @@ static bool owner_is_gone(const struct owner *first, const struct owner *now)
            (now->state != KVW_SEAT_OWNED || now->incarnation != first->incarnation);
 }
 
+/* "held by pid 4711 for 3.210 s" */
+static void describe_owner(struct kvw_seat *seat, char text[96])
+{
+    const uint32_t state = load_relaxed(&seat->state);
+    const uint32_t pid = load_relaxed(&seat->pid);
+    const uint64_t now_ns = outside_now_ns(CLOCK_REALTIME);
+    const uint64_t since_ns = load_relaxed(&seat->since_ns);
+    /* The clock of the wall can go back. */
+    const double s = now_ns > since_ns ? (double)(now_ns - since_ns) / 1e9 : 0;
+
+    if (state == KVW_SEAT_OWNED)
+        (void)snprintf(text, 96, "held by pid %u for %.3f s", pid, s);
+    else if (state == KVW_SEAT_DEAD)
+        (void)snprintf(text, 96, "its owner, pid %u, died %.3f s ago", pid, s);
+    else if (since_ns == 0)
+        (void)snprintf(text, 96, "owned by nobody yet");
+    else
+        (void)snprintf(text, 96, "owned by nobody since pid %u left it %.3f s ago", pid,
+                       s);
+}
+
 static int report(const struct kvw_cache *cache, const struct wait_for *wait, int error,
                   uint64_t begun_ns)
 {
-    struct kvw_seat *seat = layout_seat(cache->control, &cache->layout, wait->rank);
-    struct board_head head = {0};
+    struct board_group at = {.group = wait->group, .layer = UINT32_MAX};
     const double waited_s = (double)(wait_now_ns() - begun_ns) / 1e9;
-    char owner[48];
+    char owner[96];
 
-    if (load_relaxed(&seat->state) == KVW_SEAT_OWNED)
-        (void)snprintf(owner, sizeof owner, "held by pid %u", load_relaxed(&seat->pid));
-    else
-        (void)snprintf(owner, sizeof owner, "%s",
-                       load_relaxed(&seat->state) == KVW_SEAT_DEAD ? "its owner died"
-                                                                   : "owned by nobody");
-    (void)!board_read_head(cache, wait->rank, wait->lane, &head);
-    return fail(
-        error,
-        "'%s': rank %u, lane %u: waited %.3f s for %s; it stands at step %" PRIu64
-        ", era %" PRIu64 ", %s",
-        cache->name, wait->rank, wait->lane, waited_s, wait->what, head.step, head.era,
-        owner);
+    describe_owner(layout_seat(cache->control, &cache->layout, wait->rank), owner);
+    (void)!board_read_group(cache, wait->rank, wait->lane, 0, &at);
+    return fail(error,
+                "'%s': rank %u, lane %u: waited %.3f s for %s; it stands at step %" PRIu64
+                ", era %" PRIu64 ", row %" PRIu64 " of '%s', %s",
+                cache->name, wait->rank, wait->lane, waited_s, wait->what, at.head.step,
+                at.head.era, at.record.rows, cache->geometry.group[wait->group].name,
+                owner);
 }
 
 static void sleep_on(shared_u32 *event, uint32_t seen, uint64_t rest_ns)
@@ -214,8 +229,14 @@ static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
             deadline_ns = wait_deadline_ns(timeout_ns);
             describe_goal(cache, goal, what);
         }
-        const struct wait_for wait = {(uint32_t)each, lane,        goal_reached, goal,
-                                      what,           deadline_ns, false};
+        const struct wait_for wait = {
+            .rank = (uint32_t)each,
+            .lane = lane,
+            .condition = goal_reached,
+            .context = goal,
+            .what = what,
+            .deadline_ns = deadline_ns,
+            .group = goal->group == UINT32_MAX ? 0 : goal->group};
         int error = wait_until(cache, &wait);
         if (error != 0)
             return error;

@@ -39,6 +39,7 @@ struct wait_for {
     const char *what;     /* for the text: "step 12" */
     uint64_t deadline_ns; /* CLOCK_MONOTONIC; UINT64_MAX = none */
     bool is_unfenced;     /* for a pass or read word: see W4 */
+    uint32_t group;       /* whose row the text tells */
 };
 
 /** Let waiters fence on behalf of this process, whatever it does: every process that owns a
@@ -54,7 +55,7 @@ uint64_t wait_deadline_ns(uint64_t timeout_ns);
 
 /**
  * Wait. @return 0; -ETIMEDOUT; -EOWNERDEAD; the condition's error. kvw_last_error()
- * says who, since when, at which step.
+ * says who, since when, at which step and row.
  */
 KVW_NODISCARD int wait_until(struct kvw_cache *cache, const struct wait_for *wait);
 

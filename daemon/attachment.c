@@ -42,6 +42,19 @@ static void clear_pins(const struct cache *cache, uint32_t slot)
     store_relaxed(layout_high(pins, &cache->layout, slot), 0);
 }
 
+/* Whoever is attached can write pins in anybody's slot. Those in slots that are nobody's
+ * go with the next attachment that ends. */
+static void clear_forged_pins(const struct cache *cache)
+{
+    void *pins = cache->segment[SEGMENT_PINS].base;
+
+    for (uint32_t slot = cache->meta.offered_slots; slot < KVW_ATTACHMENTS_MAX; slot++) {
+        if (cache->by_slot[slot] == NULL &&
+            load_relaxed(layout_high(pins, &cache->layout, slot)) != 0)
+            clear_pins(cache, slot);
+    }
+}
+
 struct attachment *attachment_add(struct daemon *daemon, struct cache *cache,
                                   uint32_t rank, uint32_t slot, struct peer *peer)
 {
@@ -143,6 +156,7 @@ void attachment_end(struct daemon *daemon, struct attachment *attachment,
     link_drop_attachment(daemon, attachment);
     tell_kicked(daemon, attachment);
     attachment_forget(daemon, attachment);
+    clear_forged_pins(cache);
     if (ending == ENDING_REPLACED)
         return;
     cache->is_awaiting = cache->n_attachments == 0 && await_is_any(cache);
