@@ -48,10 +48,10 @@ static int exchange(struct kvw_client *client, struct kvw_message *request,
                     struct wire_fds *fds, kvw_progress_fn *progress, void *context)
 {
     request->request = ++client->request;
-    int result =
-        segments == NULL
-            ? wire_send(client->socket, request, wire_now_ms() + client->call_ms)
-            : offer_send(client->socket, request, segments, wire_now_ms() + client->call_ms);
+    int result = segments == NULL ? wire_send(client->socket, request,
+                                              wire_now_ms() + client->call_ms)
+                                  : offer_send(client->socket, request, segments,
+                                               wire_now_ms() + client->call_ms);
     while (result == 0) {
         result = wire_receive(client->socket, client->packet, answer, fds,
                               wire_now_ms() + client->call_ms);

@@ -85,12 +85,12 @@ static int report(const struct kvw_cache *cache, const struct wait_for *wait, in
 
     describe_owner(layout_seat(cache->control, &cache->layout, wait->rank), owner);
     (void)!board_read_group(cache, wait->rank, wait->lane, 0, &at);
-    return fail(error,
-                "'%s': rank %u, lane %u: waited %.3f s for %s; it stands at step %" PRIu64
-                ", era %" PRIu64 ", row %" PRIu64 " of '%s', %s",
-                cache->name, wait->rank, wait->lane, waited_s, wait->what, at.head.step,
-                at.head.era, at.record.rows, cache->geometry.group[wait->group].name,
-                owner);
+    return fail(
+        error,
+        "'%s': rank %u, lane %u: waited %.3f s for %s; it stands at step %" PRIu64
+        ", era %" PRIu64 ", row %" PRIu64 " of '%s', %s",
+        cache->name, wait->rank, wait->lane, waited_s, wait->what, at.head.step,
+        at.head.era, at.record.rows, cache->geometry.group[wait->group].name, owner);
 }
 
 static void sleep_on(shared_u32 *event, uint32_t seen, uint64_t rest_ns)
@@ -229,14 +229,14 @@ static int wait_for_goal(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
             deadline_ns = wait_deadline_ns(timeout_ns);
             describe_goal(cache, goal, what);
         }
-        const struct wait_for wait = {
-            .rank = (uint32_t)each,
-            .lane = lane,
-            .condition = goal_reached,
-            .context = goal,
-            .what = what,
-            .deadline_ns = deadline_ns,
-            .group = goal->group == UINT32_MAX ? 0 : goal->group};
+        const struct wait_for wait = {.rank = (uint32_t)each,
+                                      .lane = lane,
+                                      .condition = goal_reached,
+                                      .context = goal,
+                                      .what = what,
+                                      .deadline_ns = deadline_ns,
+                                      .group =
+                                          goal->group == UINT32_MAX ? 0 : goal->group};
         int error = wait_until(cache, &wait);
         if (error != 0)
             return error;

@@ -48,7 +48,8 @@ static void clear_forged_pins(const struct cache *cache)
 {
     void *pins = cache->segment[SEGMENT_PINS].base;
 
-    for (uint32_t slot = cache->meta.offered_slots; slot < KVW_ATTACHMENTS_MAX; slot++) {
+    for (uint32_t slot = cache->meta.offered_slots; slot < KVW_ATTACHMENTS_MAX;
+         slot++) {
         if (cache->by_slot[slot] == NULL &&
             load_relaxed(layout_high(pins, &cache->layout, slot)) != 0)
             clear_pins(cache, slot);

@@ -84,7 +84,17 @@ int report_stat(struct daemon *daemon, struct client *client,
     return 0;
 }
 
-static struct attachment *attachment_after(const struct daemon *daemon, uint64_t cache,
+/* Who is attached is for those who may be attached themselves. */
+static bool may_see(const struct client *client, const struct cache *cache)
+{
+    return share_is_unlimited(client->peer.uid) ||
+           client->peer.uid == cache->meta.uid ||
+           cache_permits(cache, client, CACHE_READ) ||
+           cache_permits(cache, client, CACHE_WRITE);
+}
+
+static struct attachment *attachment_after(const struct daemon *daemon,
+                                           const struct client *client, uint64_t cache,
                                            uint64_t after)
 {
     struct attachment *first = NULL;
@@ -93,7 +103,8 @@ static struct attachment *attachment_after(const struct daemon *daemon, uint64_t
         struct attachment *attachment = daemon->attachments[i];
         if (attachment != NULL && attachment->id > after &&
             (cache == 0 || attachment->cache->meta.id == cache) &&
-            (first == NULL || attachment->id < first->id))
+            (first == NULL || attachment->id < first->id) &&
+            may_see(client, attachment->cache))
             first = attachment;
     }
     return first;
@@ -121,10 +132,9 @@ int report_who(struct daemon *daemon, struct client *client,
                struct kvw_refusal *refusal)
 {
     const struct attachment *attachment =
-        attachment_after(daemon, request->who.cache, request->who.after);
+        attachment_after(daemon, client, request->who.cache, request->who.after);
     struct kvw_message_who_is *who_is = &reply->message.who_is;
 
-    (void)client;
     if (attachment == NULL)
         return refuse(refusal, -ENOENT, 0, 0,
                       "there is no attachment behind id %" PRIu64, request->who.after);

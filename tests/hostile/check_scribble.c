@@ -247,9 +247,9 @@ static int run_cli(const char *arguments)
 
 static void ask_cli(void)
 {
-    static const char *const commands[] = {"ls", "show c", "who", "who c", "show other",
-                                           "--json show c", "--json who c", "status",
-                                           "gc --dry-run"};
+    static const char *const commands[] = {
+        "ls",           "show c", "who",         "who c", "show other", "--json show c",
+        "--json who c", "status", "gc --dry-run"};
 
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         int code = run_cli(commands[i]);
@@ -266,7 +266,8 @@ static void wait_for_another_daemon(pid_t before)
 
 static void roll_both(void)
 {
-    struct kvw_cache *rank[2] = {attach(node.client, "c", 0), attach(node.client, "c", 1)};
+    struct kvw_cache *rank[2] = {attach(node.client, "c", 0),
+                                 attach(node.client, "c", 1)};
 
     for (int chunk = 0; chunk < 8; chunk++) {
         for (int r = 0; r < 2; r++)
@@ -303,14 +304,15 @@ static void endure(worker_fn *enemy, const char *what)
     kill(daemon, SIGKILL);
     wait_for_another_daemon(daemon);
     ask_cli();
-    for (uint64_t begun_ns = wait_now_ns(); wait_now_ns() - begun_ns < WATCH_NS / 4; i++)
+    for (uint64_t begun_ns = wait_now_ns(); wait_now_ns() - begun_ns < WATCH_NS / 4;
+         i++)
         look(reader, &readers, i);
     const pid_t next = node_daemon_pid(&node);
     worker_kill(&worker);
 
     fprintf(stderr,
-            "%s: readers %u calls, %u errors; a rank %u calls, %u errors (%lu)\n",
-            what, readers.n_calls, readers.n_errors, ranks.n_calls, ranks.n_errors,
+            "%s: readers %u calls, %u errors; a rank %u calls, %u errors (%lu)\n", what,
+            readers.n_calls, readers.n_errors, ranks.n_calls, ranks.n_errors,
             (unsigned long)n_read);
     cr_assert_gt(readers.n_errors, 0, "nothing was spoilt");
     cr_assert_gt(n_read, 0, "nothing was read");

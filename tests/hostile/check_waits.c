@@ -418,7 +418,8 @@ Test(waits, stopped_daemon_holds_up_calls_until_their_deadline_and_no_worker)
     kvw_disconnect(other);
     const uint64_t all_ns = wait_now_ns() - begun_ns;
 
-    fprintf(stderr, "a stopped daemon: call %.0f ms, with 20 chunks and leaving %.0f ms\n",
+    fprintf(stderr,
+            "a stopped daemon: call %.0f ms, with 20 chunks and leaving %.0f ms\n",
             (double)called_ns / 1e6, (double)all_ns / 1e6);
     cr_assert_geq(called_ns, 300000000ull);
     cr_assert_lt(all_ns, 300000000ull + SOON_NS);
