@@ -316,8 +316,9 @@ KVW_API int kvw_spec_config(struct kvw_spec *spec, const char *path, uint32_t ty
  *         logs to its socket's path with ".log" behind it (kvwheel logs).
  * @param client  [out] To be closed with kvw_disconnect().
  * @return 0; -ENOENT, -ECONNREFUSED (nobody there), -ENOTSOCK (the path is something
- *         else), -EACCES, -ETIMEDOUT, -KVW_ELAYOUT (another version), -ENOEXEC
- *         (kvwheeld was not found or did not start).
+ *         else), -EACCES, -ETIMEDOUT, -EMFILE (this process or user has its share of the
+ *         daemon's connections), -KVW_ELAYOUT (another version), -ENOEXEC (kvwheeld was
+ *         not found or did not start).
  *
  * A connection that is lost (the daemon was restarted) is made again by the next call
  * that needs it; attachments stay valid all the while, for the data path makes no call.
@@ -367,7 +368,8 @@ struct kvw_attach_options {
  * @param rank  0 <= rank < n_ranks, or KVW_READER.
  * @param options  NULL for the defaults.
  * @return 0; -ENOENT (no such cache), -EBUSY (a live process holds the rank; the text
- *         names it), -ERANGE, -EACCES, -EMFILE (attachments of the cache), -KVW_EGONE.
+ *         names it), -ERANGE, -EACCES, -EMFILE (attachments of the cache), -EDQUOT (of
+ *         the user), -KVW_EGONE.
  */
 KVW_API int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
                        const struct kvw_attach_options *options,
@@ -769,7 +771,7 @@ KVW_API int kvw_state(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
  * waited for, until the deadline: kvw_state() says is_owned.
  *
  * @param timeout_ns  From now; KVW_NO_TIMEOUT for no deadline.
- * @return 0; -ETIMEDOUT (the text says who, since when, at which step), -EOWNERDEAD (its
+ * @return 0; -ETIMEDOUT (the text says who, since when, at which row), -EOWNERDEAD (its
  *         owner died, or ended while we waited), -KVW_EGONE, -ERANGE.
  */
 KVW_API int kvw_wait_step(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
