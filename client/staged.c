@@ -277,8 +277,14 @@ static int wait_for_pass(struct kvw_cache *cache, uint32_t lane, uint32_t rank,
             (void)snprintf(what, sizeof what, "pass %u of layer %u to be %s",
                            goal->pass, goal->layer, goal->is_read ? "read" : "written");
         }
-        const struct wait_for wait = {(uint32_t)each, lane,        pass_reached, goal,
-                                      what,           deadline_ns, true};
+        const struct wait_for wait = {.rank = (uint32_t)each,
+                                      .lane = lane,
+                                      .condition = pass_reached,
+                                      .context = goal,
+                                      .what = what,
+                                      .deadline_ns = deadline_ns,
+                                      .is_unfenced = true,
+                                      .group = cache->layers[goal->layer].group};
         error = wait_until(cache, &wait);
         if (error != 0)
             return error;

@@ -14,6 +14,7 @@
 
 #define ACCEPT_RETRY_NS 100000000ull
 #define ACCEPTS_AT_ONCE 64u
+#define ACCEPT_NS 1000000ull /* of connections, before requests are served again */
 
 /*
  * A poll, not io_uring's own accept: that one waits exclusively, and the ring of a
@@ -109,7 +110,8 @@ void client_accepted(struct daemon *daemon)
     daemon->is_accept_due = false;
     if (daemon->is_stopping)
         return;
-    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE; i++) {
+    const uint64_t end_ns = host_now_ns() + ACCEPT_NS;
+    for (uint32_t i = 0; i < ACCEPTS_AT_ONCE && host_now_ns() < end_ns; i++) {
         int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0) {
             take_connection(daemon, fd);
