@@ -361,17 +361,18 @@ static void check_adopted(const struct daemon *daemon)
 /* What `kvwheel ls` and `kvwheel who` ask for, of everything. */
 static void look(struct daemon *daemon)
 {
+    static struct client root;
     static struct reply reply;
     struct kvw_refusal refusal;
     struct kvw_message stat = {.type = KVW_MESSAGE_STAT};
     struct kvw_message who = {.type = KVW_MESSAGE_WHO};
 
-    for (int i = 0; report_stat(daemon, NULL, &stat, &reply, &refusal) == 0; i++) {
+    for (int i = 0; report_stat(daemon, &root, &stat, &reply, &refusal) == 0; i++) {
         check_reply(&reply);
         KVW_CHECK(i < ENTRIES_MAX);
         stat.stat.after = reply.message.stated.cache;
     }
-    for (int i = 0; report_who(daemon, NULL, &who, &reply, &refusal) == 0; i++) {
+    for (int i = 0; report_who(daemon, &root, &who, &reply, &refusal) == 0; i++) {
         check_reply(&reply);
         KVW_CHECK(i < ENTRIES_MAX);
         who.who.after = reply.message.who_is.attachment;
