@@ -147,6 +147,8 @@ int cache_new(void *control, uint64_t control_bytes, void *pins, uint64_t pins_b
     cache->rank = rank;
     cache->slot = slot;
     set_defaults(cache);
+    for (int i = 0; i < 3; i++)
+        cache->fds[i] = -1; /* until all has succeeded they are the caller's */
 
     int error = layout_control_read(control, control_bytes, pins_bytes, data_bytes,
                                     &cache->geometry, &cache->layout, &refusal);

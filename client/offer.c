@@ -75,15 +75,11 @@ int offer_send(int socket, const struct kvw_message *message, const int *segment
     part->cmsg_len = CMSG_LEN(N_SEGMENTS * sizeof(int));
     memcpy(CMSG_DATA(part), segments, N_SEGMENTS * sizeof(int));
     while (sendmsg(socket, &head, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-        struct pollfd writable = {.fd = socket, .events = POLLOUT};
         if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
             return -ECONNRESET;
-        if (errno != EAGAIN && errno != EINTR)
-            return -errno;
-        uint64_t now_ms = wire_now_ms();
-        if (now_ms >= deadline_ms)
-            return -ETIMEDOUT;
-        (void)poll(&writable, 1, (int)(deadline_ms - now_ms));
+        int result = wire_wait(socket, POLLOUT, errno, deadline_ms);
+        if (result < 0)
+            return result;
     }
     return 0;
 }

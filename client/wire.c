@@ -16,7 +16,10 @@
 #include <unistd.h>
 
 #include "client/outside.h"
+#include "proto/base/align.h"
 #include "proto/base/cleanup.h"
+
+#define SHORT_MS 10u /* between two attempts while the kernel is short of memory */
 
 uint64_t wire_now_ms(void)
 {
@@ -54,22 +57,30 @@ int wire_connect(const char *path, int *out)
     return 0;
 }
 
-/* Wait for `events` until the deadline. A hang-up counts as an event: the call that
- * follows learns what happened. */
-static int wait_ready(int socket, short events, uint64_t deadline_ms)
+/* Neither is the packet lost that was to be sent or received: to give up at once would
+ * leave the daemon with half of what was asked. */
+static bool is_short(int error)
+{
+    return error == ENOMEM || error == ENOBUFS || error == ETOOMANYREFS;
+}
+
+int wire_wait(int socket, short events, int error, uint64_t deadline_ms)
 {
     for (;;) {
         uint64_t now_ms = wire_now_ms();
         uint64_t left_ms = deadline_ms > now_ms ? deadline_ms - now_ms : 0;
-        struct pollfd poll_fd = {.fd = socket, .events = events};
+        bool is_pause = is_short(error);
+        struct pollfd poll_fd = {.fd = is_pause ? -1 : socket, .events = events};
 
-        int n_ready = poll(&poll_fd, 1, left_ms < 60000 ? (int)left_ms : 60000);
-        if (n_ready > 0)
+        if (error != EAGAIN && error != EINTR && !is_pause)
+            return -error;
+        int n_ready =
+            poll(&poll_fd, 1, (int)min_u64(left_ms, is_pause ? SHORT_MS : 60000));
+        if (n_ready > 0 || (n_ready == 0 && is_pause && left_ms > 0))
             return 0;
-        if (n_ready < 0 && errno != EINTR)
-            return -errno;
         if (n_ready == 0 && left_ms == 0)
             return -ETIMEDOUT;
+        error = n_ready < 0 ? errno : error;
     }
 }
 
@@ -86,9 +97,7 @@ int wire_send(int socket, const struct kvw_message *message, uint64_t deadline_m
         if (errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED ||
             errno == ENOTCONN)
             return -ECONNRESET;
-        if (errno != EAGAIN && errno != EINTR)
-            return -errno;
-        int result = wait_ready(socket, POLLOUT, deadline_ms);
+        int result = wire_wait(socket, POLLOUT, errno, deadline_ms);
         if (result < 0)
             return result;
     }
@@ -144,9 +153,7 @@ int wire_receive(int socket, uint8_t *packet, struct kvw_message *message,
             break;
         if (errno == ECONNRESET)
             return -ECONNRESET;
-        if (errno != EAGAIN && errno != EINTR)
-            return -errno;
-        int result = wait_ready(socket, POLLIN, deadline_ms);
+        int result = wire_wait(socket, POLLIN, errno, deadline_ms);
         if (result < 0)
             return result;
     }

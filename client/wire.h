@@ -50,6 +50,15 @@ KVW_NODISCARD int wire_send(int socket, const struct kvw_message *message,
 KVW_NODISCARD int wire_receive(int socket, uint8_t *packet, struct kvw_message *message,
                                struct wire_fds *fds, uint64_t deadline_ms);
 
+/**
+ * Wait after a call on the socket that failed with `error`: for `events` after EAGAIN and
+ * EINTR (a hang-up is one: the next call learns what happened), for a moment while the
+ * kernel is short of memory (ENOMEM, ENOBUFS, ETOOMANYREFS).
+ *
+ * @return 0: try again; -ETIMEDOUT; any other error, negative, as it is.
+ */
+KVW_NODISCARD int wire_wait(int socket, short events, int error, uint64_t deadline_ms);
+
 /** Close descriptors from number `first` on; n_fds is at most `first` then. */
 void wire_fds_close(struct wire_fds *fds, uint32_t first);
 
