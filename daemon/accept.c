@@ -29,6 +29,12 @@ void client_accept(struct daemon *daemon)
               (struct ring_tag){.kind = RING_ACCEPT});
 }
 
+void client_reserve(struct daemon *daemon)
+{
+    if (daemon->spare_fd < 0)
+        daemon->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 /* Out of descriptors: those who have one and say nothing are hung up on, and, by means of
  * the one in reserve, whoever waits now. At the next look there are some again. */
 static void shed(struct daemon *daemon)
@@ -48,7 +54,7 @@ static void shed(struct daemon *daemon)
                  "connection refused: out of descriptors clients %u",
                  daemon->n_clients);
     }
-    daemon->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    client_reserve(daemon);
 }
 
 static uint32_t free_slot(const struct daemon *daemon)
@@ -126,5 +132,6 @@ void client_accepted(struct daemon *daemon)
             break;
         }
     }
+    client_reserve(daemon);
     client_accept(daemon);
 }

@@ -106,10 +106,35 @@ int admit_mappings(const struct kvw_geometry *geometry, uint64_t mappings_max,
                   need + MAPPINGS_LEFT);
 }
 
-static uint64_t reserve_bytes(void)
+static uint64_t reserve_bytes(const struct host_memory *memory)
 {
-    return min_u64(max_u64(host_memory_total() / 50, RESERVE_BYTES_MIN),
-                   RESERVE_BYTES_MAX);
+    return min_u64(max_u64(memory->total / 50, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX);
+}
+
+static int admit_memory(const struct daemon *daemon, uint64_t total_bytes,
+                        struct kvw_refusal *refusal)
+{
+    const uint64_t promised = cache_bytes_promised(daemon);
+    struct host_memory memory;
+
+    int error = host_memory(&memory);
+    if (error != 0)
+        return refuse(refusal, error, total_bytes, 0,
+                      "memory: need %" PRIu64
+                      " bytes; how much there is cannot be told now: %s",
+                      total_bytes, strerrordesc_np(-error));
+    const uint64_t reserve = reserve_bytes(&memory);
+    /* What leaves is faster than what comes: it need not be waited for. */
+    const uint64_t available = memory.available + cache_bytes_leaving(daemon);
+    const uint64_t have = available - min_u64(available, reserve + promised);
+    if (total_bytes <= have)
+        return 0;
+    return refuse(refusal, -ENOMEM, total_bytes, have,
+                  "memory: need %" PRIu64 " bytes, have %" PRIu64 " (%" PRIu64
+                  " free or reclaimable, less a reserve of %" PRIu64 " and %" PRIu64
+                  " for caches being created%s%.100s)",
+                  total_bytes, have, available, reserve, promised,
+                  memory.limit[0] != 0 ? "; the limit is " : "", memory.limit);
 }
 
 int admit_bytes(const struct daemon *daemon, uint32_t uid, uint64_t total_bytes,
@@ -133,18 +158,7 @@ int admit_bytes(const struct daemon *daemon, uint32_t uid, uint64_t total_bytes,
                       "quota of user %u: need %" PRIu64 " bytes, have %" PRIu64
                       " of %" PRIu64 " (caches use %" PRIu64 "; kvwheeld --quota-user)",
                       uid, total_bytes, have, quota, used);
-    /* What leaves is faster than what comes: it need not be waited for. */
-    uint64_t available = host_memory_available() + cache_bytes_leaving(daemon);
-    uint64_t taken = reserve_bytes() + cache_bytes_promised(daemon);
-    have = available - min_u64(available, taken);
-    if (total_bytes > have)
-        return refuse(refusal, -ENOMEM, total_bytes, have,
-                      "memory: need %" PRIu64 " bytes, have %" PRIu64 " (%" PRIu64
-                      " free or reclaimable, less a reserve of %" PRIu64 " and %" PRIu64
-                      " for caches being created)",
-                      total_bytes, have, available, reserve_bytes(),
-                      cache_bytes_promised(daemon));
-    return 0;
+    return admit_memory(daemon, total_bytes, refusal);
 }
 
 int admit_count(const struct daemon *daemon, uint32_t uid, struct kvw_refusal *refusal)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Entries come in any order, so attachments wait until all caches are there. An entry
- * that makes no sense is dropped in words. A cache whose control segment was damaged by
+ * that makes no sense is dropped in words; one that cannot be looked at for want of memory
+ * or descriptors is not: the start fails, and the keeper starts another one. A cache whose control segment was damaged by
  * a worker is removed: nobody new attaches, who is attached goes on and ends it.
  */
 #include "daemon/adopt.h"
@@ -21,10 +22,25 @@
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 
-static void drop_entry(struct daemon *daemon, const char *name, const char *why)
+/* Errors of this moment and this process, not of the entry. */
+static bool is_shortage(int error)
 {
+    return error != 0 && error != -EINVAL && error != -EPROTO && error != -E2BIG &&
+           error != -ERANGE && error != -EOVERFLOW;
+}
+
+/* @return 0: the entry is dropped. A shortage is returned: it is not. */
+static int drop_entry(struct daemon *daemon, const char *name, int error,
+                      const char *why)
+{
+    if (is_shortage(error)) {
+        log_line(&daemon->log, LOG_ERROR, "entry not adopted now name %s: %s: %s", name,
+                 why, strerrordesc_np(-error));
+        return error;
+    }
     log_line(&daemon->log, LOG_ERROR, "entry dropped name %s: %s", name, why);
     link_drop(daemon, name);
+    return 0;
 }
 
 /* Meta and sizes: what must hold before anything of the segments is mapped. */
@@ -35,6 +51,8 @@ static int adopt_segments(const struct daemon *daemon, struct cache *cache,
     struct segment segment[N_SEGMENTS];
 
     int error = segment_thaw(fds[0], &cache->meta, sizeof cache->meta);
+    if (is_shortage(error))
+        return refuse(refusal, error, 0, 0, "the record cannot be read");
     if (error != 0 || cache->meta.magic != CACHE_META_MAGIC)
         return refuse(refusal, -EINVAL, 0, 0, "the record is not one of this daemon");
     cache->meta.name[KVW_NAME_MAX] = 0;
@@ -99,39 +117,48 @@ static bool is_marked_removed(const struct cache *cache)
     return load_relaxed(&header->state) != KVW_CONTROL_LIVE;
 }
 
-static void adopt_cache(struct daemon *daemon, struct store_entry *entry,
-                        bool is_removed)
+static int adopt_cache(struct daemon *daemon, struct store_entry *entry,
+                       bool is_removed)
 {
     struct kvw_refusal refusal;
 
-    struct cache *cache = entry->n_fds == KEPT_FDS_MAX ? cache_add(daemon) : NULL;
+    if (entry->n_fds != KEPT_FDS_MAX)
+        return drop_entry(daemon, entry->name, -EINVAL, "not four descriptors");
+    struct cache *cache = cache_add(daemon);
     if (cache == NULL) {
-        drop_entry(daemon, entry->name, "no room, or not four descriptors");
-        return;
+        int full = cache_refuse(daemon, entry->name, &refusal);
+        /* A table of the keeper that is larger than ours makes no sense. */
+        return drop_entry(daemon, entry->name, full == -ENFILE ? -EINVAL : full,
+                          refusal.text);
     }
-    if (adopt_segments(daemon, cache, entry->fds, &refusal) != 0) {
-        drop_entry(daemon, entry->name, refusal.text);
+    int error = adopt_segments(daemon, cache, entry->fds, &refusal);
+    if (error != 0) {
         cache_free(daemon, cache);
-        return;
+        return drop_entry(daemon, entry->name, error, refusal.text);
     }
     entry->n_fds = 0;
-    if (segment_map(&cache->segment[SEGMENT_CONTROL]) != 0 ||
-        segment_map(&cache->segment[SEGMENT_PINS]) != 0) {
-        drop_entry(daemon, entry->name, "its segments cannot be mapped");
+    error = segment_map(&cache->segment[SEGMENT_CONTROL]);
+    if (error == 0)
+        error = segment_map(&cache->segment[SEGMENT_PINS]);
+    if (error != 0) {
         cache_free(daemon, cache);
-        return;
+        return drop_entry(daemon, entry->name, error, "its segments cannot be mapped");
     }
     cache->state = CACHE_READY;
     cache->used_ns = host_wall_ns();
     cache_start_expiry(cache);
     daemon->last_cache_id = max_u64(daemon->last_cache_id, cache->meta.id);
-    if (check_control(cache, &refusal) != 0) {
+    error = check_control(cache, &refusal);
+    if (is_shortage(error))
+        return drop_entry(daemon, entry->name, error, refusal.text);
+    if (error != 0) {
         log_line(&daemon->log, LOG_ERROR, "cache damaged by a worker name %s: %s",
                  cache->meta.name, refusal.text);
         is_removed = true;
     }
     if (is_removed || is_marked_removed(cache))
         cache_mark_removed(daemon, cache);
+    return 0;
 }
 
 /* attach.ID.CACHE.RANK.SLOT.UID.PID.SINCE */
@@ -154,33 +181,33 @@ static bool parse_place(const char *name, struct place *place)
                   &place->pid, &place->since_ns) == 7;
 }
 
-static void adopt_attachment(struct daemon *daemon, struct store_entry *entry)
+static int adopt_attachment(struct daemon *daemon, struct store_entry *entry)
 {
+    struct kvw_refusal refusal;
     struct place place;
 
-    if (entry->n_fds != 1 || !parse_place(entry->name, &place)) {
-        drop_entry(daemon, entry->name, "it is no attachment");
-        return;
-    }
+    if (entry->n_fds != 1 || !parse_place(entry->name, &place))
+        return drop_entry(daemon, entry->name, -EINVAL, "it is no attachment");
     struct cache *cache = cache_by_id(daemon, place.cache);
     if (cache == NULL || place.slot >= KVW_ATTACHMENTS_MAX ||
         cache->by_slot[place.slot] != NULL ||
         (place.rank != KVW_RANK_READER && (place.rank >= cache->meta.geometry.n_ranks ||
-                                           cache->owner[place.rank] != NULL))) {
-        drop_entry(daemon, entry->name, "its cache or its place is not there");
-        return;
-    }
+                                           cache->owner[place.rank] != NULL)))
+        return drop_entry(daemon, entry->name, -EINVAL,
+                          "its cache or its place is not there");
     struct peer peer = {.uid = place.uid, .pid = place.pid, .pidfd = entry->fds[0]};
     struct attachment *attachment =
         attachment_add(daemon, cache, place.rank, place.slot, &peer);
     if (attachment == NULL) {
-        drop_entry(daemon, entry->name, "no room");
-        return;
+        int full = attachment_refuse(daemon, &refusal);
+        return drop_entry(daemon, entry->name, full == -ENFILE ? -EINVAL : full,
+                          refusal.text);
     }
     entry->n_fds = 0;
     attachment->id = place.id;
     attachment->since_ns = place.since_ns;
     daemon->last_attachment_id = max_u64(daemon->last_attachment_id, place.id);
+    return 0;
 }
 
 /*
@@ -250,19 +277,21 @@ int adopt_all(struct daemon *daemon)
     }
     /* Removed ones first: of a cache that is there twice, its change of state was
      * begun. */
-    for (struct store_entry *e = entries; e != NULL; e = e->next) {
+    for (struct store_entry *e = entries; e != NULL && error == 0; e = e->next) {
         if (is_named(e, "removed."))
-            adopt_cache(daemon, e, true);
+            error = adopt_cache(daemon, e, true);
     }
-    for (struct store_entry *e = entries; e != NULL; e = e->next) {
+    for (struct store_entry *e = entries; e != NULL && error == 0; e = e->next) {
         if (is_named(e, "cache."))
-            adopt_cache(daemon, e, false);
+            error = adopt_cache(daemon, e, false);
     }
-    for (struct store_entry *e = entries; e != NULL; e = e->next) {
+    for (struct store_entry *e = entries; e != NULL && error == 0; e = e->next) {
         if (is_named(e, "attach."))
-            adopt_attachment(daemon, e);
+            error = adopt_attachment(daemon, e);
     }
     store_entries_free(entries);
+    if (error != 0)
+        return error;
     for (uint32_t i = 0; i < KVW_CACHES_MAX; i++) {
         if (daemon->caches[i] != NULL)
             settle(daemon, daemon->caches[i]);

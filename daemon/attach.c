@@ -197,36 +197,38 @@ static int enter(struct daemon *daemon, struct client *client, struct cache *cac
     if (error == 0)
         error = attachment_open_peer(client, &peer);
     if (error != 0)
-        return refuse(refusal, error, N_SEGMENTS + 1, 0,
-                      "attach to '%s': the daemon has no descriptors left: %s",
-                      cache->meta.name, strerrordesc_np(-error));
+        return refuse(
+            refusal, error, N_SEGMENTS + 1, 0,
+            "attach to '%s': the daemon cannot open the descriptors to give: %s",
+            cache->meta.name, strerrordesc_np(-error));
     struct attachment *attachment = attachment_add(daemon, cache, rank, slot, &peer);
     if (attachment == NULL) {
         peer_close(&peer);
-        return refuse(refusal, -ENFILE, KVW_ALL_ATTACHMENTS_MAX + 1,
-                      KVW_ALL_ATTACHMENTS_MAX,
-                      "the daemon has %u attachments, at most %u",
-                      daemon->n_attachments, KVW_ALL_ATTACHMENTS_MAX);
+        return attachment_refuse(daemon, refusal);
     }
     attachment->id = ++daemon->last_attachment_id;
     attachment->client = client;
-    error = link_put_attachment(daemon, attachment);
-    if (error != 0) {
-        attachment_end(daemon, attachment, ENDING_REPLACED);
-        return refuse(refusal, error, 0, 0,
-                      "attach to '%s': the keeper did not take it: %s",
-                      cache->meta.name, strerrordesc_np(-error));
-    }
-    *attached = (struct kvw_message_attached){
-        .cache = cache->meta.id, .attachment = attachment->id, .slot = slot};
     if (rank != KVW_RANK_READER) {
         const struct kvw_seat *seat =
             layout_seat(cache->segment[SEGMENT_CONTROL].base, &cache->layout, rank);
         /* Of the worker's own cache, and for diagnosis: it need not be believed. */
         attached->incarnation = load_relaxed(&seat->incarnation) + 1;
-        attached->was_dead = load_relaxed(&seat->state) == KVW_SEAT_DEAD;
-        attachment_seat(attachment, attached->incarnation);
+        attachment->was_dead = load_relaxed(&seat->state) == KVW_SEAT_DEAD;
     }
+    error = link_put_attachment(daemon, attachment);
+    if (error != 0) {
+        attachment_end(daemon, attachment, ENDING_UNDONE);
+        return refuse(refusal, error, 0, 0,
+                      "attach to '%s': the keeper did not take it: %s",
+                      cache->meta.name, strerrordesc_np(-error));
+    }
+    attached->cache = cache->meta.id;
+    attached->attachment = attachment->id;
+    attached->slot = slot;
+    attached->was_dead = attachment->was_dead;
+    if (rank != KVW_RANK_READER)
+        attachment_seat(attachment, attached->incarnation);
+    reply->attachment = attachment->id;
     return 0;
 }
 

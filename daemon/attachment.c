@@ -111,8 +111,10 @@ static void leave_seat(const struct attachment *attachment, enum ending ending)
 
     store_relaxed(&seat->since_ns, host_wall_ns());
     store_relaxed(&seat->owner, 0);
+    bool is_dead =
+        ending == ENDING_DEAD || (ending == ENDING_UNDONE && attachment->was_dead);
     /* D2, pairs with W3. */
-    store_release(&seat->state, ending == ENDING_DEAD ? KVW_SEAT_DEAD : KVW_SEAT_FREE);
+    store_release(&seat->state, is_dead ? KVW_SEAT_DEAD : KVW_SEAT_FREE);
     cache_wake(attachment->cache, attachment->rank);
 }
 
@@ -161,8 +163,30 @@ void attachment_end(struct daemon *daemon, struct attachment *attachment,
     if (ending == ENDING_REPLACED)
         return;
     cache->is_awaiting = cache->n_attachments == 0 && await_is_any(cache);
-    if (!cache->is_awaiting)
+    if (ending == ENDING_UNDONE && cache->state == CACHE_READY) {
+        if (cache->n_attachments == 0)
+            cache_start_expiry(cache);
+    } else if (!cache->is_awaiting) {
         cache_unused(daemon, cache);
+    }
+}
+
+void attachment_undo(struct daemon *daemon, uint64_t id)
+{
+    struct attachment *attachment = id == 0 ? NULL : attachment_find(daemon, id);
+
+    if (attachment != NULL)
+        attachment_end(daemon, attachment, ENDING_UNDONE);
+}
+
+int attachment_refuse(const struct daemon *daemon, struct kvw_refusal *refusal)
+{
+    if (daemon->n_attachments < KVW_ALL_ATTACHMENTS_MAX)
+        return refuse(refusal, -ENOMEM, sizeof(struct attachment), 0,
+                      "the daemon has no memory for an attachment");
+    return refuse(refusal, -ENFILE, KVW_ALL_ATTACHMENTS_MAX + 1,
+                  KVW_ALL_ATTACHMENTS_MAX, "the daemon has %u attachments, at most %u",
+                  daemon->n_attachments, KVW_ALL_ATTACHMENTS_MAX);
 }
 
 void attachment_event(struct daemon *daemon, const struct ring_event *event)

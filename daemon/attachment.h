@@ -13,6 +13,7 @@ enum ending {
     ENDING_DETACHED = 0, /* the seat is free */
     ENDING_DEAD = 1,     /* the seat waits for a successor, who takes over */
     ENDING_REPLACED = 2, /* detached, by an attach of the same process that follows */
+    ENDING_UNDONE = 3,   /* it never was: the seat is as before, the cache stays */
 };
 
 KVW_NODISCARD int attachment_serve_attach(struct daemon *daemon, struct client *client,
@@ -58,6 +59,12 @@ KVW_NODISCARD int attachment_open_peer(const struct client *client, struct peer 
  */
 void attachment_end(struct daemon *daemon, struct attachment *attachment,
                     enum ending ending);
+
+/** End one that its process does not learn of, as if it had never been. 0: none. */
+void attachment_undo(struct daemon *daemon, uint64_t id);
+
+/** Say why attachment_add() has failed. @return a negative errno. */
+int attachment_refuse(const struct daemon *daemon, struct kvw_refusal *refusal);
 
 /** A pidfd fired. */
 void attachment_event(struct daemon *daemon, const struct ring_event *event);

@@ -2,6 +2,7 @@
 /* The table of caches. A removed cache keeps its slot until nobody is attached. */
 #include "daemon/cache.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -56,6 +57,17 @@ struct cache *cache_add(struct daemon *daemon)
     daemon->caches[slot] = cache;
     daemon->n_caches++;
     return cache;
+}
+
+int cache_refuse(const struct daemon *daemon, const char *name,
+                 struct kvw_refusal *refusal)
+{
+    if (daemon->n_caches < KVW_CACHES_MAX)
+        return refuse(refusal, -ENOMEM, sizeof(struct cache), 0,
+                      "cache '%s': the daemon has no memory to note it", name);
+    return refuse(refusal, -ENFILE, daemon->n_caches + 1, KVW_CACHES_MAX,
+                  "cache '%s': the daemon holds %u caches, at most %u", name,
+                  daemon->n_caches, KVW_CACHES_MAX);
 }
 
 void cache_free(struct daemon *daemon, struct cache *cache)

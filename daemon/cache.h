@@ -19,6 +19,10 @@ struct cache *cache_by_id(const struct daemon *daemon, uint64_t id);
 /** An empty cache in a free slot, or NULL (the table is full, or no memory). */
 struct cache *cache_add(struct daemon *daemon);
 
+/** Say why cache_add() has failed for a cache of that name. @return a negative errno. */
+int cache_refuse(const struct daemon *daemon, const char *name,
+                 struct kvw_refusal *refusal);
+
 /** Close everything of a cache and free its slot. Nobody is attached. */
 void cache_free(struct daemon *daemon, struct cache *cache);
 

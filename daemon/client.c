@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/attachment.h"
 #include "daemon/closer.h"
 #include "daemon/create.h"
 #include "daemon/host.h"
@@ -267,6 +268,17 @@ bool client_serve_next(struct daemon *daemon)
 
 /* ---- send ---- */
 
+/* It is our failure, not the client's: nothing may be left of what it was told. */
+static void fail_answer(struct daemon *daemon, struct client *client,
+                        uint64_t attachment, int error)
+{
+    log_peer(&daemon->log, LOG_WARN,
+             "client dropped: its answer cannot be sent: %s pid %u uid %u program %s",
+             strerrordesc_np(-error), client->peer.pid, client->peer.uid,
+             client->program);
+    attachment_undo(daemon, attachment);
+}
+
 void client_sent(struct daemon *daemon, const struct ring_event *event)
 {
     struct client *client = client_of(daemon, event->tag);
@@ -282,11 +294,13 @@ void client_sent(struct daemon *daemon, const struct ring_event *event)
         send_first(daemon, client);
         return;
     }
+    struct outgoing *sent = client->first;
     if (event->result < 0) {
+        if (event->result != -EPIPE && event->result != -ECONNRESET)
+            fail_answer(daemon, client, sent->attachment, event->result);
         client_close(daemon, client);
         return;
     }
-    struct outgoing *sent = client->first;
     client->first = sent->next;
     client->n_outgoing--;
     outgoing_free(sent);
@@ -317,17 +331,25 @@ void client_answer(struct daemon *daemon, struct client *client, struct reply *r
 
     /* What we put together ourselves always fits. */
     KVW_CHECK(n_bytes > 0);
+    bool has_room = client->n_outgoing < KVW_SEND_QUEUE_MAX;
     struct outgoing *outgoing = NULL;
-    if (!client->is_closing && client->n_outgoing < KVW_SEND_QUEUE_MAX)
+    if (!client->is_closing && has_room)
         outgoing = malloc(sizeof *outgoing + (size_t)n_bytes);
     if (outgoing == NULL) {
         while (reply->n_fds > 0)
             close(reply->fds[--reply->n_fds]);
-        if (!client->is_closing)
+        if (client->is_closing)
+            return;
+        if (has_room)
+            fail_answer(daemon, client, reply->attachment, -ENOMEM);
+        else
             drop(daemon, client, "it does not read its answers");
+        client_close(daemon, client);
         return;
     }
-    *outgoing = (struct outgoing){.n_bytes = (uint32_t)n_bytes, .n_fds = reply->n_fds};
+    *outgoing = (struct outgoing){.attachment = reply->attachment,
+                                  .n_bytes = (uint32_t)n_bytes,
+                                  .n_fds = reply->n_fds};
     memcpy(outgoing->fds, reply->fds, sizeof outgoing->fds);
     memcpy(outgoing->bytes, packet, (size_t)n_bytes);
     reply->n_fds = 0;

@@ -10,10 +10,14 @@ struct reply {
     struct kvw_message message;
     int fds[KVW_MESSAGE_FDS_MAX];
     uint32_t n_fds;
+    uint64_t attachment; /* that there is none of if this cannot be sent; 0 = none */
 };
 
 /** Wait for connections (again). */
 void client_accept(struct daemon *daemon);
+
+/** Have a descriptor in reserve again, if that is possible now. */
+void client_reserve(struct daemon *daemon);
 
 /** Connections wait. */
 void client_accepted(struct daemon *daemon);
@@ -27,7 +31,8 @@ void client_sent(struct daemon *daemon, const struct ring_event *event);
 
 /**
  * Queue an answer. Takes its descriptors. A client whose queue is full does not read:
- * it is dropped, nobody waits for it.
+ * it is dropped, nobody waits for it. So is one whose answer cannot be queued or sent for
+ * want of memory, and an attachment that it does not learn of is undone.
  */
 void client_answer(struct daemon *daemon, struct client *client, struct reply *reply);
 

@@ -232,9 +232,7 @@ static int start(struct daemon *daemon, const struct cache_meta *meta,
     struct cache *cache = cache_add(daemon);
 
     if (cache == NULL)
-        return refuse(refusal, -ENFILE, daemon->n_caches + 1, KVW_CACHES_MAX,
-                      "cache '%s': the daemon holds %u caches, at most %u", meta->name,
-                      daemon->n_caches, KVW_CACHES_MAX);
+        return cache_refuse(daemon, meta->name, refusal);
     cache->meta = *meta;
     cache->meta.id = ++daemon->last_cache_id;
     cache->meta.created_ns = host_wall_ns();

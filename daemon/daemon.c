@@ -157,7 +157,7 @@ static int open_signals(void)
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE is an error code, not a death */
-    return signalfd(-1, &stops, SFD_CLOEXEC);
+    return signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 /* Whoever is refused the lock is told this number. */
@@ -176,6 +176,11 @@ static int begin(struct daemon *daemon)
 {
     struct kvw_refusal refusal;
 
+    if (daemon->signals < 0 || daemon->own_pidfd < 0) {
+        log_line(&daemon->log, LOG_ERROR, "no descriptor for %s",
+                 daemon->signals < 0 ? "signals" : "this process");
+        return EXIT_CODE_FAILED;
+    }
     int error = ring_open(&daemon->ring, &refusal);
     if (error != 0) {
         log_line(&daemon->log, LOG_ERROR, "%s", refusal.text);
@@ -195,7 +200,7 @@ static int begin(struct daemon *daemon)
         return error == -EPROTO ? EXIT_CODE_LAYOUT : EXIT_CODE_FAILED;
     }
     daemon->has_peerpidfd = peer_has_pidfd_option(daemon->listen_fd);
-    daemon->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    client_reserve(daemon);
     write_pid(daemon);
     ring_poll(daemon->ring, daemon->signals, POLLIN,
               (struct ring_tag){.kind = RING_SIGNAL});

@@ -116,6 +116,7 @@ struct attachment {
     uint32_t rank;       /* KVW_RANK_READER = none */
     uint32_t slot;       /* in its cache */
     uint64_t since_ns;   /* CLOCK_REALTIME */
+    bool was_dead;       /* the owner of its rank before */
     struct cache *cache;
     struct peer peer;
     struct client *client; /* NULL = its connection is lost, or not made again yet */
@@ -124,6 +125,7 @@ struct attachment {
 /* A packet that waits to be sent. */
 struct outgoing {
     struct outgoing *next;
+    uint64_t attachment; /* as in struct reply */
     uint32_t n_bytes;
     uint32_t n_fds;
     int fds[KVW_MESSAGE_FDS_MAX]; /* owned */

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,8 +18,8 @@
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 
-#define PATH_BYTES 512
-#define FILE_BYTES 8192
+#define SHORT_MS 10
+#define SHORT_TRIES 100u
 #define MAPPINGS_DEFAULT 65530u /* linux/mm.h */
 
 static uint64_t now_of(clockid_t clock)
@@ -64,7 +65,10 @@ int host_read_file(const char *path, char *text, size_t text_bytes)
 
     if (fd < 0)
         return -errno;
-    ssize_t n_bytes = read(fd, text, text_bytes - 1);
+    ssize_t n_bytes;
+    do
+        n_bytes = read(fd, text, text_bytes - 1);
+    while (n_bytes < 0 && errno == EINTR);
     if (n_bytes < 0)
         return -errno;
     text[n_bytes] = 0;
@@ -81,18 +85,7 @@ int host_write_file(const char *path, const char *text)
     return write(fd, text, strlen(text)) < 0 ? -errno : 0;
 }
 
-/* The number after `key` in a text of "key number" lines. */
-static bool number_after(const char *text, const char *key, uint64_t *number)
-{
-    for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, key, strlen(key)) == 0)
-            return sscanf(line + strlen(key), "%" SCNu64, number) == 1;
-    }
-    return false;
-}
-
-static bool number_in(const char *path, uint64_t *number)
+bool host_number(const char *path, uint64_t *number)
 {
     char text[64];
 
@@ -100,113 +93,23 @@ static bool number_in(const char *path, uint64_t *number)
            sscanf(text, "%" SCNu64, number) == 1;
 }
 
-/* The two hierarchies differ in names only. */
-struct cgroup_files {
-    const char *root;
-    const char *limit;
-    const char *usage;
-    const char *reclaimable; /* key in memory.stat */
-};
-
-static const struct cgroup_files cgroup_v1 = {
-    "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-    "total_inactive_file "};
-static const struct cgroup_files cgroup_v2 = {"/sys/fs/cgroup", "memory.max",
-                                              "memory.current", "inactive_file "};
-
-/* Narrow total and available by one group's limit; "max" is no number, so no limit. */
-static void cgroup_apply(const struct cgroup_files *files, const char *group,
-                         uint64_t *total, uint64_t *available)
+bool host_may_retry(int error, uint32_t *n_tries)
 {
-    char path[PATH_BYTES];
-    char text[FILE_BYTES];
-    uint64_t limit;
-    uint64_t usage;
-    uint64_t reclaimable = 0;
-
-    (void)snprintf(path, sizeof path, "%s%s/%s", files->root, group, files->limit);
-    if (!number_in(path, &limit))
-        return;
-    *total = min_u64(*total, limit);
-    (void)snprintf(path, sizeof path, "%s%s/%s", files->root, group, files->usage);
-    if (!number_in(path, &usage))
-        return;
-    (void)snprintf(path, sizeof path, "%s%s/memory.stat", files->root, group);
-    if (host_read_file(path, text, sizeof text) > 0)
-        (void)number_after(text, files->reclaimable, &reclaimable);
-    usage -= min_u64(usage, reclaimable);
-    *available = min_u64(*available, limit - min_u64(limit, usage));
-}
-
-/* A limit anywhere above a group binds it too. In a container the path of /proc may lie
- * outside of what is mounted: the mount's root is then the group. */
-static void cgroup_walk(const struct cgroup_files *files, char *group, uint64_t *total,
-                        uint64_t *available)
-{
-    for (;;) {
-        cgroup_apply(files, group, total, available);
-        char *slash = strrchr(group, '/');
-        if (slash == NULL)
-            return;
-        *slash = 0;
-    }
-}
-
-static void cgroup_limits(uint64_t *total, uint64_t *available)
-{
-    char text[FILE_BYTES];
-    char group[PATH_BYTES / 2];
-
-    if (host_read_file("/proc/self/cgroup", text, sizeof text) <= 0)
-        return;
-    const char *v1 = strstr(text, ":memory:");
-    if (v1 != NULL && sscanf(v1, ":memory:%255[^\n]", group) == 1)
-        cgroup_walk(&cgroup_v1, group, total, available);
-    const char *v2 = strstr(text, "0::");
-    if (v2 != NULL && sscanf(v2, "0::%255[^\n]", group) == 1)
-        cgroup_walk(&cgroup_v2, group, total, available);
-}
-
-static void memory_limits(uint64_t *total, uint64_t *available)
-{
-    char text[FILE_BYTES];
-    uint64_t kib;
-
-    *total = 0;
-    *available = 0;
-    if (host_read_file("/proc/meminfo", text, sizeof text) <= 0)
-        return;
-    if (number_after(text, "MemTotal:", &kib))
-        *total = kib * 1024;
-    if (number_after(text, "MemAvailable:", &kib))
-        *available = kib * 1024;
-    cgroup_limits(total, available);
-}
-
-uint64_t host_memory_total(void)
-{
-    uint64_t total;
-    uint64_t available;
-
-    memory_limits(&total, &available);
-    return total;
-}
-
-uint64_t host_memory_available(void)
-{
-    uint64_t total;
-    uint64_t available;
-
-    memory_limits(&total, &available);
-    return available;
+    if (error == EINTR)
+        return true;
+    if ((error != ENOMEM && error != ENOBUFS && error != ETOOMANYREFS) ||
+        ++*n_tries == SHORT_TRIES)
+        return false;
+    (void)poll(NULL, 0, SHORT_MS);
+    return true;
 }
 
 uint64_t host_mappings_max(void)
 {
     uint64_t n_mappings;
 
-    return number_in("/proc/sys/vm/max_map_count", &n_mappings) ? n_mappings
-                                                                : MAPPINGS_DEFAULT;
+    return host_number("/proc/sys/vm/max_map_count", &n_mappings) ? n_mappings
+                                                                  : MAPPINGS_DEFAULT;
 }
 
 void host_command(uint32_t pid, char *text, size_t text_bytes)

@@ -22,11 +22,15 @@ void host_random(void *bytes, size_t n_bytes);
 /** A variable of the environment, or NULL if it is unset or empty. */
 const char *host_environment(const char *name);
 
-/** Bytes of memory that this process may ever use: of the machine or of its cgroup. */
-uint64_t host_memory_total(void);
+/* Memory, of the machine or of the cgroup that leaves less. */
+struct host_memory {
+    uint64_t total;     /* bytes that this process may ever use */
+    uint64_t available; /* that can be had now, free or reclaimable */
+    char limit[256];    /* the file with the limit that binds; "" = the machine's own */
+};
 
-/** Bytes that can be had now, free or reclaimable, of the machine and of its cgroup. */
-uint64_t host_memory_available(void);
+/** Look at the memory. @return 0; -errno (-EMFILE, -ENOMEM ...): it cannot be told now. */
+KVW_NODISCARD int host_memory(struct host_memory *memory);
 
 /** vm.max_map_count: mappings that one process may have; the kernel's default when it
  *  cannot be read. */
@@ -50,6 +54,15 @@ uint32_t host_raise_descriptor_limit(void);
 /** Let the table of descriptors have room for `n` now: in a process with threads the kernel
  *  waits for some ten milliseconds whenever it grows. */
 void host_make_descriptor_room(uint32_t n);
+
+/** The number in a file. @return false when there is none. */
+bool host_number(const char *path, uint64_t *number);
+
+/**
+ * Whether to make a call again that failed with `error`: after a signal, and when the
+ * kernel is short of memory, for which this waits a moment; for a second in all.
+ */
+bool host_may_retry(int error, uint32_t *n_tries);
 
 /** Read a small file, zero-terminated. @return bytes read or -errno. */
 KVW_NODISCARD int host_read_file(const char *path, char *text, size_t text_bytes);

@@ -111,7 +111,8 @@ static int serve_request(struct keeper *keeper, const struct kept_packet *packet
         break;
     case KEPT_STOP:
         /* One that could not even begin does not decide what becomes of the caches. */
-        if (packet->value != 0 && keeper->keep.n_entries > N_ENTRIES_EMPTY)
+        if (packet->value != 0 &&
+            (keeper->keep.n_entries > N_ENTRIES_EMPTY || keeper->hands.n_restarts > 0))
             break;
         keeper->is_stopping = true;
         keeper->exit_code = packet->value;
@@ -308,7 +309,7 @@ static int open_signals(void)
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGPIPE, SIG_IGN);
     KVW_CLEANUP(kvw_fd_cleanup)
-    int fd = signalfd(-1, &stops, SFD_CLOEXEC);
+    int fd = signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK);
     /* Lower numbers are needed by succeed_exec(). */
     return fd < 0 ? fd : fcntl(fd, F_DUPFD_CLOEXEC, KEPT_FREE_FD);
 }

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "daemon/host.h"
+
 union control {
     struct cmsghdr align;
     char bytes[CMSG_SPACE(KEPT_FDS_MAX * sizeof(int))];
@@ -30,10 +32,11 @@ int kept_send(int socket, const struct kept_packet *packet, const int *fds,
         part->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
         memcpy(CMSG_DATA(part), fds, n_fds * sizeof(int));
     }
+    uint32_t n_tries = 0;
     ssize_t n_bytes;
     do
         n_bytes = sendmsg(socket, &head, MSG_NOSIGNAL);
-    while (n_bytes < 0 && errno == EINTR);
+    while (n_bytes < 0 && host_may_retry(errno, &n_tries));
     if (n_bytes >= 0)
         return 0;
     return errno == ECONNRESET ? -EPIPE : -errno;
@@ -69,12 +72,13 @@ int kept_receive(int socket, struct kept_packet *packet, int *fds, uint32_t *n_f
                           .msg_iovlen = 1,
                           .msg_control = control.bytes,
                           .msg_controllen = sizeof control.bytes};
+    uint32_t n_tries = 0;
     ssize_t n_bytes;
 
     *n_fds = 0;
     do
         n_bytes = recvmsg(socket, &head, MSG_CMSG_CLOEXEC | flags);
-    while (n_bytes < 0 && errno == EINTR);
+    while (n_bytes < 0 && host_may_retry(errno, &n_tries));
     if (n_bytes < 0)
         return errno == ECONNRESET ? -EPIPE : -errno;
     if (n_bytes == 0)

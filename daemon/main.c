@@ -3,6 +3,7 @@
  * kvwheeld. One program, two processes: the one that is started becomes the keeper,
  * which starts the daemon; each starts the other again when it dies.
  */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -58,9 +59,10 @@ int main(int argc, char **argv)
     struct options options;
     struct kvw_refusal refusal;
 
-    if (options_parse(&options, argc, argv, &refusal) != 0) {
+    int error = options_parse(&options, argc, argv, &refusal);
+    if (error != 0) {
         fprintf(stderr, "kvwheeld: %s\n", refusal.text);
-        return EXIT_CODE_USAGE;
+        return error == -EINVAL ? EXIT_CODE_USAGE : EXIT_CODE_FAILED;
     }
     if (options.wants_help) {
         fputs(options_help(), stdout);

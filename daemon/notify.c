@@ -49,6 +49,7 @@ int notify_send(int socket, const char *text, int fd)
     } control = {0};
     struct iovec body = {.iov_base = (void *)(uintptr_t)text, .iov_len = strlen(text)};
     struct msghdr head = {.msg_iov = &body, .msg_iovlen = 1};
+    uint32_t n_tries = 0;
     ssize_t n_bytes;
 
     if (fd >= 0) {
@@ -62,7 +63,7 @@ int notify_send(int socket, const char *text, int fd)
     }
     do
         n_bytes = sendmsg(socket, &head, MSG_NOSIGNAL);
-    while (n_bytes < 0 && errno == EINTR);
+    while (n_bytes < 0 && host_may_retry(errno, &n_tries));
     return n_bytes < 0 ? -errno : 0;
 }
 

@@ -98,9 +98,7 @@ static int place(struct daemon *daemon, struct client *client, struct cache *cac
         attachment_add(daemon, cache, offer->rank, offer->slot, &peer);
     if (attachment == NULL) {
         peer_close(&peer);
-        return refuse(refusal, -ENFILE, KVW_ALL_ATTACHMENTS_MAX + 1,
-                      KVW_ALL_ATTACHMENTS_MAX, "offer: the daemon has %u attachments",
-                      daemon->n_attachments);
+        return attachment_refuse(daemon, refusal);
     }
     attachment->id = ++daemon->last_attachment_id;
     attachment->client = client;

@@ -259,9 +259,7 @@ static int adopt(struct daemon *daemon, struct client *client, struct offered *o
         return error;
     struct cache *cache = cache_add(daemon);
     if (cache == NULL)
-        return refuse(refusal, -ENFILE, daemon->n_caches + 1, KVW_CACHES_MAX,
-                      "offer: the daemon holds %u caches, at most %u", daemon->n_caches,
-                      KVW_CACHES_MAX);
+        return cache_refuse(daemon, offered->header.name, refusal);
     fill_meta(daemon, offered, uid, client, &cache->meta);
     error = fill_cache(cache, offered, client, refusal);
     if (error == 0) {

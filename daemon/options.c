@@ -73,8 +73,8 @@ static bool parse_number(const char *text, uint64_t *number, const char **end)
     return true;
 }
 
-/* SIZE or PERCENT%. */
-static bool parse_size(const char *text, uint64_t *bytes)
+/* SIZE or PERCENT% of memory. */
+static bool parse_size(const char *text, uint64_t total_bytes, uint64_t *bytes)
 {
     static const char suffixes[] = "KMGT";
     const char *end;
@@ -85,7 +85,7 @@ static bool parse_size(const char *text, uint64_t *bytes)
     if (strcmp(end, "%") == 0) {
         if (number < 1 || number > 100)
             return false;
-        *bytes = host_memory_total() / 100 * number;
+        *bytes = total_bytes / 100 * number;
         return true;
     }
     if (*end != 0) {
@@ -145,10 +145,11 @@ static int set_value(struct options *options, const char *name, const char *valu
 
     if (strcmp(name, "--socket") == 0)
         return set_path(options, value, refusal);
-    if (strcmp(name, "--quota") == 0 && parse_size(value, &options->quota_bytes))
+    if (strcmp(name, "--quota") == 0 &&
+        parse_size(value, options->memory_bytes, &options->quota_bytes))
         return 0;
     if (strcmp(name, "--quota-user") == 0 &&
-        parse_size(value, &options->quota_user_bytes))
+        parse_size(value, options->memory_bytes, &options->quota_user_bytes))
         return 0;
     if (strcmp(name, "--log-level") == 0 && level >= 0) {
         options->log_level = (enum log_level)level;
@@ -244,15 +245,20 @@ static int check_systemd(struct options *options, struct kvw_refusal *refusal)
 int options_parse(struct options *options, int argc, char **argv,
                   struct kvw_refusal *refusal)
 {
+    struct host_memory memory;
+    int error = host_memory(&memory);
+
     *options = (struct options){
         .log_level = LOG_INFO,
         .linger_ns = LINGER_SECONDS_DEFAULT * 1000000000ull,
-        .quota_bytes = host_memory_total() / 100 * QUOTA_PERCENT_DEFAULT,
-        .quota_user_bytes = host_memory_total() / 100 * QUOTA_PERCENT_DEFAULT,
+        .memory_bytes = memory.total,
+        .quota_bytes = memory.total / 100 * QUOTA_PERCENT_DEFAULT,
+        .quota_user_bytes = memory.total / 100 * QUOTA_PERCENT_DEFAULT,
     };
-    int error = 0;
-
     parse_role(options, argc, argv);
+    if (error != 0)
+        return refuse(refusal, error, 0, 0, "memory: cannot be looked at: %s",
+                      strerrordesc_np(-error));
     if (options->n_user_argv > USER_ARGV_MAX)
         error = refuse(refusal, -EINVAL, (uint64_t)options->n_user_argv, USER_ARGV_MAX,
                        "at most %d arguments, have %d", USER_ARGV_MAX,

@@ -41,7 +41,8 @@ struct options {
     bool is_default_path;
     bool wants_help;
     bool wants_version;
-    uint64_t linger_ns; /* embedded: how long to stay with no client and no cache */
+    uint64_t linger_ns;    /* embedded: how long to stay with no client and no cache */
+    uint64_t memory_bytes; /* that may ever be used here */
     uint64_t quota_bytes;
     uint64_t quota_user_bytes;
     enum log_level log_level;
@@ -54,7 +55,7 @@ struct options {
 /**
  * Parse a command line.
  *
- * @return 0; -EINVAL with `refusal` in words.
+ * @return 0; -EINVAL, or -errno (the host cannot be looked at), with `refusal` in words.
  */
 KVW_NODISCARD int options_parse(struct options *options, int argc, char **argv,
                                 struct kvw_refusal *refusal);

@@ -172,10 +172,14 @@ int report_status(struct daemon *daemon, struct client *client,
                   struct kvw_refusal *refusal)
 {
     struct kvw_message_status_is *status = &reply->message.status_is;
+    struct host_memory memory;
 
     (void)client;
     (void)request;
-    (void)refusal;
+    int error = host_memory(&memory);
+    if (error != 0)
+        return refuse(refusal, error, 0, 0, "the host cannot be looked at now: %s",
+                      strerrordesc_np(-error));
     reply->message.type = KVW_MESSAGE_STATUS_IS;
     *status = (struct kvw_message_status_is){
         .pid = (uint32_t)getpid(),
@@ -188,7 +192,7 @@ int report_status(struct daemon *daemon, struct client *client,
         .bytes_used = cache_bytes_used(daemon, NULL),
         .bytes_quota = daemon->options->quota_bytes,
         .bytes_quota_user = daemon->options->quota_user_bytes,
-        .bytes_available = host_memory_available(),
+        .bytes_available = memory.available,
         .n_restarts = daemon->options->n_restarts};
     describe_degraded(daemon, status->degraded);
     memcpy(status->socket, daemon->options->socket_path, sizeof status->socket);

@@ -113,8 +113,13 @@ int restart_judge(struct daemon *daemon, struct store_entry *entries)
                        (int)sizeof daemon->words - 64, refusal.text);
         log_line(&daemon->log, LOG_WARN, "%s", daemon->words);
     }
-    if (stamp_check(daemon->stamp_fd, &refusal) == 0)
+    int error = stamp_check(daemon->stamp_fd, &refusal);
+    if (error == 0)
         return 0;
+    if (error != -EPROTO) {
+        log_line(&daemon->log, LOG_ERROR, "%s", refusal.text);
+        return error;
+    }
     if (is_empty(entries)) {
         kvw_fd_cleanup(&daemon->stamp_fd);
         return 0;

@@ -32,7 +32,7 @@ KVW_NODISCARD int restart_permits(const struct daemon *daemon,
  * Judge what the store gave: may it be adopted?
  *
  * @return 0: adopt it, or, with daemon->is_holding, leave it where it is. -EPROTO: end,
- * the program before this one goes on.
+ * the program before this one goes on. Another -errno: it cannot be told now.
  */
 KVW_NODISCARD int restart_judge(struct daemon *daemon, struct store_entry *entries);
 

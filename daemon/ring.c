@@ -49,9 +49,11 @@ static int check_operations(struct ring *ring, struct kvw_refusal *refusal)
     struct io_uring_probe *probe = io_uring_get_probe_ring(&ring->uring);
 
     if (probe == NULL)
-        return refuse(refusal, -ENOSYS, 0, 0,
-                      "io_uring: this kernel cannot say which operations it has; Linux "
-                      "5.11 is needed");
+        return refuse(
+            refusal, -ENOSYS, 0, 0,
+            "io_uring: which operations there are cannot be told: there is no "
+            "memory, or io_uring_register is forbidden, or the kernel is older "
+            "than Linux 5.11");
     int error = 0;
     for (size_t i = 0; i < sizeof needed / sizeof needed[0] && error == 0; i++) {
         if (!io_uring_opcode_supported(probe, needed[i].code))

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -79,7 +80,10 @@ int segment_adopt(struct segment *segment, int fd, uint64_t bytes, const char *w
         return refuse(refusal, -EINVAL, SEALS_SIZE, (uint64_t)seals,
                       "%s segment: needs seals 0x%x, has 0x%x", what, SEALS_SIZE,
                       (unsigned)seals);
-    if (fstat(fd, &status) < 0 || (uint64_t)status.st_size != bytes)
+    if (fstat(fd, &status) < 0)
+        return refuse(refusal, -errno, 0, 0, "%s segment: cannot be looked at: %s",
+                      what, strerrordesc_np(errno));
+    if ((uint64_t)status.st_size != bytes)
         return refuse(refusal, -EINVAL, bytes, (uint64_t)status.st_size,
                       "%s segment: needs %llu bytes, has %llu", what,
                       (unsigned long long)bytes, (unsigned long long)status.st_size);
@@ -129,8 +133,14 @@ int segment_thaw(int fd, void *bytes, uint64_t n_bytes)
     struct stat status;
     int seals = fcntl(fd, F_GET_SEALS);
 
-    if (seals < 0 || (seals & SEALS_FROZEN) != SEALS_FROZEN || fstat(fd, &status) < 0 ||
-        (uint64_t)status.st_size != n_bytes)
+    if (seals < 0 || (seals & SEALS_FROZEN) != SEALS_FROZEN)
         return -EINVAL;
-    return pread(fd, bytes, n_bytes, 0) == (ssize_t)n_bytes ? 0 : -EINVAL;
+    if (fstat(fd, &status) < 0)
+        return -errno;
+    if ((uint64_t)status.st_size != n_bytes)
+        return -EINVAL;
+    ssize_t n_read = pread(fd, bytes, n_bytes, 0);
+    if (n_read < 0)
+        return -errno;
+    return n_read == (ssize_t)n_bytes ? 0 : -EINVAL;
 }

@@ -36,7 +36,8 @@ KVW_NODISCARD int segment_map(struct segment *segment);
  * Take over a descriptor that is said to be a segment of `bytes` bytes.
  *
  * @return 0, with the descriptor owned; -EINVAL with `refusal` (no memfd, another size,
- * not sealed), and the descriptor is still the caller's.
+ * not sealed), another -errno (it cannot be looked at now), and the descriptor is still
+ * the caller's.
  */
 KVW_NODISCARD int segment_adopt(struct segment *segment, int fd, uint64_t bytes,
                                 const char *what, struct kvw_refusal *refusal);
@@ -51,7 +52,8 @@ bool segment_is_same(const struct segment *a, const struct segment *b);
  */
 KVW_NODISCARD int segment_freeze(const char *name, const void *bytes, uint64_t n_bytes);
 
-/** Read a frozen memfd of exactly `n_bytes`. @return 0 or -EINVAL. */
+/** Read a frozen memfd of exactly `n_bytes`. @return 0; -EINVAL (it is none); another
+ * -errno: it cannot be read now. */
 KVW_NODISCARD int segment_thaw(int fd, void *bytes, uint64_t n_bytes);
 
 #endif

@@ -40,7 +40,12 @@ int stamp_check(int fd, struct kvw_refusal *refusal)
 {
     struct stamp stamp;
 
-    if (segment_thaw(fd, &stamp, sizeof stamp) != 0 || stamp.magic != STAMP_MAGIC)
+    int error = segment_thaw(fd, &stamp, sizeof stamp);
+    if (error != 0 && error != -EINVAL)
+        return refuse(refusal, error, 0, 0,
+                      "who made the caches that are kept cannot be read now: %s",
+                      strerrordesc_np(-error));
+    if (error != 0 || stamp.magic != STAMP_MAGIC)
         return refuse(refusal, -EPROTO, sizeof stamp, 0,
                       "kvwheeld %s cannot read who made the caches that are kept",
                       DAEMON_VERSION);

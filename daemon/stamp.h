@@ -18,7 +18,7 @@ KVW_NODISCARD int stamp_make(void);
 /**
  * Compare a stamp with this program: layout major, layout hash, the daemon's records.
  *
- * @return 0; -EPROTO with both sides in words.
+ * @return 0; -EPROTO with both sides in words; another -errno: it cannot be read now.
  */
 KVW_NODISCARD int stamp_check(int fd, struct kvw_refusal *refusal);
 

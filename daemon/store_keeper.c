@@ -139,11 +139,13 @@ static int keeper_put(struct daemon *daemon, const char *name, const int *fds,
 
 static void keeper_drop(struct daemon *daemon, const char *name)
 {
-    /* A new keeper may have been given it, for it is still in our tables. */
-    if (ready(daemon) == 0 &&
-        is_worth_again(daemon, call(daemon, KEPT_DROP, name, 0, NULL, 0)) &&
-        call(daemon, KEPT_DROP, name, 0, NULL, 0) == -EPIPE)
+    /* A keeper that cannot be told would hold the memory for ever. Its successor is given
+     * what is in our tables, where this may still be. */
+    for (int tries = 0; tries < 2 && ready(daemon) == 0; tries++) {
+        if (call(daemon, KEPT_DROP, name, 0, NULL, 0) == 0)
+            return;
         give_up(daemon);
+    }
 }
 
 static void keeper_serving(struct daemon *daemon)
@@ -186,6 +188,12 @@ static void keeper_event(struct daemon *daemon, const struct ring_event *event)
 {
     if (event->tag.generation != daemon->keeper_generation || daemon->keeper_socket < 0)
         return;
+    /* The socket itself says whether, not the completion: that one can be an error. */
+    struct pollfd hung_up = {.fd = daemon->keeper_socket, .events = POLLRDHUP};
+    if (poll(&hung_up, 1, 0) <= 0) {
+        watch(daemon);
+        return;
+    }
     log_line(&daemon->log, LOG_WARN, "keeper died pid %u", daemon->keeper_pid);
     give_up(daemon);
     (void)replace(daemon);
@@ -205,10 +213,7 @@ static int load_entry(struct daemon *daemon, struct store_entry **entries)
     uint32_t n_fds;
 
     int error = kept_receive(daemon->keeper_socket, &packet, fds, &n_fds, 0);
-    if (error == -EMFILE)
-        log_line(&daemon->log, LOG_ERROR, "out of descriptors: entry %s is not adopted",
-                 packet.name);
-    else if (error != 0)
+    if (error != 0)
         return error;
     if (packet.kind == KEPT_DONE) {
         while (n_fds > 0)
@@ -243,6 +248,8 @@ static int keeper_load(struct daemon *daemon, struct store_entry **entries)
         daemon->keeper_pidfd = peer_pidfd_open(daemon->keeper_pid);
     if ((uint32_t)getppid() != daemon->keeper_pid)
         kvw_fd_cleanup(&daemon->keeper_pidfd);
+    else if (daemon->keeper_pidfd < 0)
+        return daemon->keeper_pidfd; /* give_up() could not end it */
     return 0;
 }
 

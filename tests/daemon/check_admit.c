@@ -51,13 +51,9 @@ uint32_t share_of(const struct daemon *daemon, uint32_t n)
     return n / 2;
 }
 
-uint64_t host_memory_total(void)
+int host_memory(struct host_memory *memory)
 {
-    return 0;
-}
-
-uint64_t host_memory_available(void)
-{
+    *memory = (struct host_memory){0};
     return 0;
 }
 
