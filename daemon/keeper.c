@@ -157,7 +157,7 @@ static void daemon_signal(const struct keeper *keeper, int signal)
         (void)syscall(SYS_pidfd_send_signal, keeper->hands.daemon_fd, signal, NULL, 0);
 }
 
-static void daemon_start(struct keeper *keeper)
+static int daemon_start(struct keeper *keeper)
 {
     struct spawned spawned;
     int error =
@@ -168,7 +168,7 @@ static void daemon_start(struct keeper *keeper)
         log_line(&keeper->log, LOG_ERROR, "cannot start the daemon: %s",
                  strerrordesc_np(-error));
         keeper->start_ns = now_ns + backoff_delay_ns(&keeper->starts, now_ns) + 1;
-        return;
+        return error;
     }
     keeper->start_ns = 0;
     keeper->trial_ns = host_now_ns() + TRIAL_NS;
@@ -176,6 +176,7 @@ static void daemon_start(struct keeper *keeper)
     keeper->hands.daemon_fd = spawned.pidfd;
     log_line(&keeper->log, LOG_DEBUG, "daemon started pid %u restarts %u", spawned.pid,
              keeper->hands.n_restarts);
+    return 0;
 }
 
 /* Back to the program before this one. The daemon that it starts says why. Returns only
@@ -215,7 +216,13 @@ static void daemon_died(struct keeper *keeper)
         return;
     if (keeper->is_succeeding) {
         keeper->is_succeeding = false;
-        daemon_start(keeper);
+        (void)daemon_start(keeper);
+        return;
+    }
+    /* None has ever got as far as its table: another one would not, either. */
+    if (status <= 0 && keep_find(&keeper->keep, "layout") == NULL) {
+        keeper->is_stopping = true;
+        keeper->exit_code = status == 0 ? EXIT_CODE_FAILED : -status;
         return;
     }
     if (is_trial(keeper))
@@ -228,7 +235,7 @@ static void daemon_died(struct keeper *keeper)
     keeper->hands.n_restarts++;
     keeper->start_ns = now_ns + delay_ns;
     if (delay_ns == 0)
-        daemon_start(keeper);
+        (void)daemon_start(keeper);
 }
 
 static void take_signal(struct keeper *keeper)
@@ -272,7 +279,7 @@ static void take_timeout(struct keeper *keeper)
         keeper->trial_ns = now_ns + TRIAL_NS;
     } else if (!keeper->is_stopping && keeper->start_ns != 0 &&
                keeper->start_ns <= now_ns) {
-        daemon_start(keeper);
+        (void)daemon_start(keeper);
     }
 }
 
@@ -323,8 +330,7 @@ static int begin(struct keeper *keeper, int listen_fd, int lock_fd)
         /* A table of two of KEPT_ENTRIES_MAX: this cannot fail. */
         KVW_CHECK(keep_put(&keeper->keep, "listen", &listen_fd, 1) == 0);
         KVW_CHECK(keep_put(&keeper->keep, "lock", &lock_fd, 1) == 0);
-        daemon_start(keeper);
-        return 0;
+        return daemon_start(keeper);
     }
     if (!keeper->options->is_keeping_on) {
         keeper->hands.socket = KEPT_SOCKET_FD;
@@ -344,7 +350,7 @@ static int begin(struct keeper *keeper, int listen_fd, int lock_fd)
         error = kept_send(keeper->hands.socket, &done, NULL, 0);
     keeper->hands.has_answer_due = false;
     if (keeper->hands.daemon_fd < 0)
-        daemon_start(keeper);
+        (void)daemon_start(keeper);
     return error;
 }
 
@@ -369,9 +375,13 @@ int keeper_run(const struct options *options, int listen_fd, int lock_fd)
     (void)host_raise_descriptor_limit();
     error = begin(&keeper, listen_fd, lock_fd);
     if (error != 0) {
-        /* The daemon that is still there starts a keeper of its own kind. */
-        log_line(&keeper.log, LOG_ERROR, "what the keeper before this one left: %s",
-                 strerrordesc_np(-error));
+        /* At a start nobody has anything yet. Else the daemon that is still there starts a
+         * keeper of its own kind. */
+        if (options->role == ROLE_START)
+            (void)unlink(options->socket_path);
+        else
+            log_line(&keeper.log, LOG_ERROR, "what the keeper before this one left: %s",
+                     strerrordesc_np(-error));
         return EXIT_CODE_FAILED;
     }
     keep(&keeper);

@@ -101,6 +101,8 @@ int spawn_role(const struct options *options, enum role role, uint32_t n_restart
     int pidfd = peer_pidfd_open((uint32_t)pid);
     if (pidfd < 0) {
         (void)kill(pid, SIGKILL);
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            ;
         return pidfd;
     }
     *spawned = (struct spawned){
