@@ -154,6 +154,14 @@ int host_protect_from_oom(void)
     return host_write_file("/proc/self/oom_score_adj", "-900");
 }
 
+uint64_t host_descriptor_limit(void)
+{
+    struct rlimit limit = {0};
+
+    (void)getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur;
+}
+
 uint32_t host_raise_descriptor_limit(void)
 {
     struct rlimit limit;

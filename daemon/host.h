@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "proto/base/check.h"
+#include "proto/limits.h"
 
 /** Nanoseconds of CLOCK_MONOTONIC; the sleeps and deadlines of the daemon use it. */
 uint64_t host_now_ns(void);
@@ -48,12 +49,20 @@ uint64_t host_start_ticks(uint32_t pid);
 /** Ask the OOM killer to spare this process. @return 0 or -errno. */
 KVW_NODISCARD int host_protect_from_oom(void);
 
+/* Descriptors of a daemon that is full: of clients (a connection and a process each), of
+ * caches, of attachments, and its own. */
+#define HOST_DESCRIPTORS_ALL \
+    (2 * KVW_CLIENTS_MAX + 4 * KVW_CACHES_MAX + KVW_ALL_ATTACHMENTS_MAX + 64)
+
 /** Raise the limit of descriptors to what is allowed. @return it; 0 = not known. */
 uint32_t host_raise_descriptor_limit(void);
 
 /** Let the table of descriptors have room for `n` now: in a process with threads the kernel
  *  waits for some ten milliseconds whenever it grows. */
 void host_make_descriptor_room(uint32_t n);
+
+/** The limit of descriptors now. */
+uint64_t host_descriptor_limit(void);
 
 /** The number in a file. @return false when there is none. */
 bool host_number(const char *path, uint64_t *number);

@@ -16,6 +16,7 @@
 #include "daemon/kept.h"
 #include "daemon/options.h"
 #include "daemon/start.h"
+#include "daemon/survey.h"
 
 /* The two other roles are not for users: they inherit the other process's socket. */
 static bool is_inherited(const struct options *options)
@@ -72,6 +73,8 @@ int main(int argc, char **argv)
         fputs("kvwheeld " DAEMON_VERSION "\n", stdout);
         return EXIT_CODE_OK;
     }
+    if (options.wants_survey)
+        return survey_run();
     if (!is_inherited(&options)) {
         fputs("kvwheeld: --serve and --keep are for the program's own use\n", stderr);
         return EXIT_CODE_USAGE;

@@ -39,6 +39,9 @@ static const char help[] =
     "to\n"
     "                          PATH.log.1\n"
     "  --log-level LEVEL       error, warn, info (default) or debug\n"
+    "  --check-host            try what the host must give, print a line for each, "
+    "end\n"
+    "                          (kvwheel doctor shows it to people)\n"
     "  --help, --version\n"
     "\n"
     "SIZE is in bytes or with a suffix K, M, G, T (powers of 1024).\n"
@@ -186,6 +189,8 @@ static int parse_user(struct options *options, struct kvw_refusal *refusal)
             options->wants_help = true;
         } else if (strcmp(name, "--version") == 0) {
             options->wants_version = true;
+        } else if (strcmp(name, "--check-host") == 0) {
+            options->wants_survey = true;
         } else if (strcmp(name, "--embedded") == 0) {
             options->is_embedded = true;
         } else if (strcmp(name, "--log") == 0) {
@@ -271,7 +276,7 @@ int options_parse(struct options *options, int argc, char **argv,
         (void)snprintf(options->log_path, sizeof options->log_path, "%s.log",
                        options->socket_path);
     if (error == 0 && options->is_systemd && !options->wants_help &&
-        !options->wants_version)
+        !options->wants_version && !options->wants_survey)
         error = check_systemd(options, refusal);
     return error;
 }

@@ -82,6 +82,34 @@ static uint32_t node_of(const struct placement *placement,
     return (uint32_t)((uint64_t)layer * placement->n_nodes / group->n_layers);
 }
 
+static bool bind_area(struct placement *placement, void *at, uint64_t bytes,
+                      uint32_t node)
+{
+    if (hwloc_set_area_membind(placement->topology, at, bytes, placement->node[node],
+                               HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) == 0)
+        return true;
+    (void)snprintf(placement->degraded, sizeof placement->degraded,
+                   "NUMA placement off: binding to a node is refused (%s); a "
+                   "container needs CAP_SYS_NICE or a profile that allows mbind",
+                   strerrordesc_np(errno));
+    return false;
+}
+
+uint32_t placement_try(struct placement *placement)
+{
+    void *page = mmap(NULL, KVW_PAGE, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (page == MAP_FAILED)
+        return placement->n_nodes;
+    for (uint32_t i = 0; placement->n_nodes > 1 && i < placement->n_nodes; i++) {
+        if (!bind_area(placement, page, KVW_PAGE, i))
+            break;
+    }
+    (void)munmap(page, KVW_PAGE);
+    return placement->n_nodes;
+}
+
 static void *map_data(int fd, uint64_t bytes)
 {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -102,18 +130,9 @@ static bool spread_group(struct placement *placement, char *base,
 
         while (end < group->n_layers && node_of(placement, group, end) == node)
             end++;
-        if (hwloc_set_area_membind(placement->topology,
-                                   base + placed->offset + begin * placed->layer_bytes,
-                                   (end - begin) * placed->layer_bytes,
-                                   placement->node[node], HWLOC_MEMBIND_BIND,
-                                   HWLOC_MEMBIND_BYNODESET) < 0) {
-            (void)snprintf(
-                placement->degraded, sizeof placement->degraded,
-                "NUMA placement off: binding to a node is refused (%s); a "
-                "container needs CAP_SYS_NICE or a profile that allows mbind",
-                strerrordesc_np(errno));
+        if (!bind_area(placement, base + placed->offset + begin * placed->layer_bytes,
+                       (end - begin) * placed->layer_bytes, node))
             return false;
-        }
         begin = end;
     }
     return true;

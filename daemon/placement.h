@@ -16,6 +16,9 @@ struct placement;
 /** Look at the host, at the first cache. NULL when there is no memory for it. */
 struct placement *placement_open(void);
 
+/** Try whether memory can be bound to each node. @return nodes with memory. */
+uint32_t placement_try(struct placement *placement);
+
 struct placement *placement_close(struct placement *placement);
 
 /**

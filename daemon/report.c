@@ -12,6 +12,8 @@
 #include "daemon/request.h"
 #include "proto/base/align.h"
 
+#define DEGRADED_BYTES sizeof(((struct kvw_message_status_is *)0)->degraded)
+
 /* The first cache, by id, behind `after`. */
 static struct cache *cache_after(const struct daemon *daemon, uint64_t after)
 {
@@ -152,17 +154,28 @@ int report_who(struct daemon *daemon, struct client *client,
     return 0;
 }
 
-static void describe_degraded(const struct daemon *daemon, char text[256])
+static void describe_degraded(const struct daemon *daemon, char text[DEGRADED_BYTES])
 {
     const char *placement = placement_degraded(daemon->placement);
+    const uint64_t n_fds = host_descriptor_limit();
+    char descriptors[128] = "";
 
-    (void)snprintf(text, 256, "%s%s%s",
+    if (n_fds < HOST_DESCRIPTORS_ALL)
+        (void)snprintf(descriptors, sizeof descriptors,
+                       "at most %" PRIu64 " descriptors of %u (prlimit --pid %d "
+                       "--nofile=%u:%u); ",
+                       n_fds, HOST_DESCRIPTORS_ALL, (int)getpid(), HOST_DESCRIPTORS_ALL,
+                       HOST_DESCRIPTORS_ALL);
+    (void)snprintf(text, DEGRADED_BYTES, "%s%s%s%s",
                    daemon->has_peerpidfd
                        ? ""
                        : "no SO_PEERPIDFD before Linux 6.5: peers are known by pid and "
                          "start time; ",
-                   daemon->keeper_socket < 0 ? "no keeper; " : "", placement);
-    size_t length = strnlen(text, 255);
+                   daemon->keeper_socket < 0
+                       ? "no keeper: the death of the daemon would lose the caches; "
+                       : "",
+                   descriptors, placement);
+    size_t length = strnlen(text, DEGRADED_BYTES - 1);
     if (length >= 2 && text[length - 2] == ';')
         text[length - 2] = 0;
 }

@@ -19,7 +19,7 @@ enum cli_exit {
     CLI_USAGE = 2,       /* wrong options, or a spec that contradicts itself */
     CLI_NOT_RUNNING = 3, /* no daemon at the socket */
     CLI_REFUSED = 4,     /* by the daemon, in its words */
-    CLI_DEGRADED = 5,    /* status: the daemon works, something of the host does not */
+    CLI_DEGRADED = 5,    /* status, doctor: it works, something of the host does not */
     CLI_DAMAGED = 6,     /* verify: the cache is not what its writers left */
 };
 
@@ -88,6 +88,7 @@ bool cli_number(const char *text, uint64_t max, uint64_t *number);
 int command_start(struct cli *cli, int argc, char **argv);
 int command_stop(struct cli *cli, int argc, char **argv);
 int command_restart(struct cli *cli, int argc, char **argv);
+int command_doctor(struct cli *cli, int argc, char **argv);
 int command_status(struct cli *cli, int argc, char **argv);
 int command_create(struct cli *cli, int argc, char **argv);
 int command_size(struct cli *cli, int argc, char **argv);

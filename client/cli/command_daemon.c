@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "client/cli/cli.h"
+#include "client/cli/doctor.h"
 #include "client/cli/output.h"
 #include "client/outside.h"
 #include "client/start.h"
@@ -204,6 +205,9 @@ static void print_status(const struct kvw_message_status_is *status, bool is_emb
     printf(", %s for each user; the host has %s\n",
            text_bytes(text, status->bytes_quota_user),
            text_bytes(more, status->bytes_available));
+    if (doctor_is_unprotected(status->pid))
+        printf("note         not protected from the OOM killer: choom -n -900 -p %u\n",
+               status->pid);
     printf("degraded     %s\n",
            status->degraded[0] != 0 ? status->degraded : "nothing");
 }
@@ -212,10 +216,12 @@ static json_t *status_json(const struct kvw_message_status_is *status, bool is_e
 {
     char epoch[TEXT_BYTES];
 
+    const long score = doctor_oom_score(status->pid);
+
     snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)status->daemon_epoch);
     return json_pack(
         "{s:i, s:i, s:b, s:s, s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:s, s:s, "
-        "s:s}",
+        "s:s, s:o}",
         "pid", (int)status->pid, "keeper_pid", (int)status->keeper_pid, "embedded",
         (int)is_embedded, "daemon_epoch", epoch, "started_ns",
         (json_int_t)status->started_ns, "caches", (int)status->n_caches, "attachments",
@@ -224,7 +230,8 @@ static json_t *status_json(const struct kvw_message_status_is *status, bool is_e
         "bytes_quota_user", (json_int_t)status->bytes_quota_user, "bytes_available",
         (json_int_t)status->bytes_available, "restarts", (int)status->n_restarts,
         "degraded", status->degraded, "socket", status->socket, "version",
-        status->version);
+        status->version, "oom_score_adj",
+        score == DOCTOR_OOM_UNKNOWN ? json_null() : json_integer(score));
 }
 
 int command_status(struct cli *cli, int argc, char **argv)

@@ -64,8 +64,8 @@ const char help_tail[] =
     "\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage (or a cache whose numbers contradict\n"
     "each other), 3 no daemon is running, 4 refused by the daemon (its words are\n"
-    "printed), 5 status only: the daemon works, but something of the host is\n"
-    "degraded, 6 verify only: the cache is damaged.\n";
+    "printed), 5 status and doctor: it works, but something of the host is degraded,\n"
+    "6 verify only: the cache is damaged.\n";
 
 const char help_start[] =
     "usage: kvwheel start [--foreground] [options]\n"
@@ -115,6 +115,18 @@ const char help_logs[] =
     "\n"
     "  -f, --follow       go on with what comes; with --json one object a line\n"
     "  -n, --lines N      only the last N lines of what is there\n" COMMON EXIT_CODES;
+const char help_doctor[] =
+    "usage: kvwheel doctor\n"
+    "\n"
+    "Look for what is wrong. What the host must give is tried by kvwheeld itself\n"
+    "(kvwheeld --check-host): io_uring and its operations, sealed shared memory,\n"
+    "watching processes, limits, memory and cgroups, huge pages, NUMA. Then the\n"
+    "socket and its folder; the daemon and its keeper, if they run, with all that\n"
+    "they say is degraded. A line each: ok; note (it works, something is missing);\n"
+    "wrong (it does not work). The command that mends it follows after a $.\n" COMMON
+    "\n"
+    "Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage, 5 it works,\n"
+    "with notes.\n";
 
 const char help_create[] =
     "usage: kvwheel create [--name NAME] (--preset NAME | --config PATH | flags)\n"

@@ -9,6 +9,7 @@ extern const char help_start[];
 extern const char help_stop[];
 extern const char help_restart[];
 extern const char help_status[];
+extern const char help_doctor[];
 extern const char help_create[];
 extern const char help_size[];
 extern const char help_ls[];

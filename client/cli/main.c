@@ -18,6 +18,8 @@ static const struct command commands[] = {
      command_restart},
     {"status", "how the daemon is", help_status, command_status},
     {"logs", "what the daemon has logged", help_logs, command_logs},
+    {"doctor", "what is wrong with host or daemon, and what mends it", help_doctor,
+     command_doctor},
     {"create", "make a cache", help_create, command_create},
     {"size", "bytes of a cache, before it is made", help_size, command_size},
     {"ls", "list the caches", help_ls, command_ls},

@@ -57,14 +57,14 @@ test_help() {
     local command
     expect 0 --help
     says "Exit codes: 0 done"
-    for command in start stop status logs create size ls show verify who kick rm gc; do
+    for command in start stop status logs doctor create size ls show verify who kick rm gc; do
         expect 0 $command --help
         says "^usage: kvwheel $command"
         says "^Exit codes:"
         expect 0 help $command
         says "^usage: kvwheel $command"
     done
-    for command in "" start stop status logs create size ls show verify who kick rm gc; do
+    for command in "" start stop status logs doctor create size ls show verify who kick rm gc; do
         ! "$kvwheel" $command --help | grep -E '.{81}' || fail "$command --help is too wide"
     done
     expect 2 help ls show

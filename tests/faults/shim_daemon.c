@@ -105,11 +105,24 @@ uint64_t fault_backoff_delay_ns(struct backoff *backoff, uint64_t now_ns)
     return 0;
 }
 
+STANDS_IN(struct io_uring_probe *, io_uring_get_probe_ring, (struct io_uring * ring));
+
+/* KVW_FAULT_LACKS: the number of an operation that this kernel is to lack. */
+struct io_uring_probe *fault_io_uring_get_probe_ring(struct io_uring *ring)
+{
+    const char *lacks = getenv("KVW_FAULT_LACKS");
+    struct io_uring_probe *probe = FAULT_STRIKES("io_uring_get_probe_ring", ENOMEM)
+                                       ? NULL
+                                       : real_io_uring_get_probe_ring(ring);
+
+    if (probe != NULL && lacks != NULL)
+        probe->ops[strtoul(lacks, NULL, 10) % probe->ops_len].flags = 0;
+    return probe;
+}
+
 FAULTY(int, io_uring_queue_init_params,
        (unsigned entries, struct io_uring *ring, struct io_uring_params *params),
        (entries, ring, params), -errno, ENOMEM, EMFILE, EPERM)
-FAULTY(struct io_uring_probe *, io_uring_get_probe_ring, (struct io_uring * ring),
-       (ring), NULL, ENOMEM)
 FAULTY(int, io_uring_submit_and_wait_timeout,
        (struct io_uring * ring, struct io_uring_cqe **cqe, unsigned wait_nr,
         struct __kernel_timespec *timeout, sigset_t *sigmask),
