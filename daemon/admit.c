@@ -132,7 +132,7 @@ static int admit_memory(const struct daemon *daemon, uint64_t total_bytes,
     return refuse(refusal, -ENOMEM, total_bytes, have,
                   "memory: need %" PRIu64 " bytes, have %" PRIu64 " (%" PRIu64
                   " free or reclaimable, less a reserve of %" PRIu64 " and %" PRIu64
-                  " for caches being created%s%.100s)",
+                  " for caches being created%s%.150s)",
                   total_bytes, have, available, reserve, promised,
                   memory.limit[0] != 0 ? "; the limit is " : "", memory.limit);
 }
