@@ -319,6 +319,10 @@ int main(int argc, char **argv)
             run_scenario(&scenarios[i], scenarios[i].roles);
     }
     snprintf(place, sizeof place, "the end");
+    snprintf(command, sizeof command,
+             "! grep -hE 'Sanitizer|runtime error|: bug:' %s/*.log", scene.host.folder);
+    if (system(command) != 0)
+        wrong("a daemon or keeper has crashed or leaked, or the log is gone");
     if (!host_stop(&scene.host))
         wrong("the daemon or its keeper did not end");
     snprintf(command, sizeof command, "rm -rf '%s'", folder);

@@ -223,14 +223,29 @@ FAULTY(pid_t, waitpid, (pid_t pid, int *status, int options), (pid, status, opti
 long real_syscall(long number, ...) __asm__("__real_syscall");
 long fault_syscall(long number, ...) __asm__("__wrap_syscall");
 
-/* Of those that are made this way, one needs something that can be short. */
+/* Arguments of the calls that are made this way. */
+static int n_arguments(long number)
+{
+    switch (number) {
+    case SYS_pidfd_open:
+        return 2;
+    case SYS_sched_setaffinity:
+        return 3;
+    case SYS_pidfd_send_signal:
+        return 4;
+    default:
+        return 6;
+    }
+}
+
+/* One of them needs something that can be short. */
 long fault_syscall(long number, ...)
 {
     va_list more;
-    long argument[6];
+    long argument[6] = {0};
 
     va_start(more, number);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < n_arguments(number); i++)
         argument[i] = va_arg(more, long);
     va_end(more);
     if (number == SYS_pidfd_open && FAULT_STRIKES("pidfd_open", EMFILE, ENFILE, ENOMEM))
