@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/utsname.h>
@@ -126,7 +127,9 @@ static int try_memfd(void)
         error = segment_seal(&segment);
     if (error == 0)
         error = segment_map(&segment);
-    segment_close(&segment);
+    if (segment.base != NULL)
+        (void)munmap(segment.base, segment.bytes);
+    kvw_fd_cleanup(&segment.fd);
     if (error != 0)
         return error;
     frozen = segment_freeze("kvwheel:check", "x", 1);
