@@ -35,7 +35,7 @@ static int spoil(int fd, struct ring_tag tag, bool strikes)
     type real_##name parameters __asm__("__real_" #name); \
     type fault_##name parameters __asm__("__wrap_" #name)
 
-STANDS_IN(void, ring_receive,
+STANDS_IN(void, ring_peek,
           (struct ring * ring, int socket, struct msghdr *head, struct ring_tag tag));
 STANDS_IN(void, ring_send,
           (struct ring * ring, int socket, const struct msghdr *head,
@@ -50,12 +50,12 @@ STANDS_IN(uint32_t, ring_wait,
            uint32_t n_max));
 STANDS_IN(uint64_t, backoff_delay_ns, (struct backoff * backoff, uint64_t now_ns));
 
-void fault_ring_receive(struct ring *ring, int socket, struct msghdr *head,
-                        struct ring_tag tag)
+void fault_ring_peek(struct ring *ring, int socket, struct msghdr *head,
+                     struct ring_tag tag)
 {
-    bool strikes = FAULT_STRIKES("ring receive", EINTR, EAGAIN, ENOMEM);
+    bool strikes = FAULT_STRIKES("ring peek", EINTR, EAGAIN, ENOMEM);
 
-    real_ring_receive(ring, spoil(socket, tag, strikes), head, tag);
+    real_ring_peek(ring, spoil(socket, tag, strikes), head, tag);
 }
 
 void fault_ring_send(struct ring *ring, int socket, const struct msghdr *head,
