@@ -55,8 +55,9 @@ static void void_layer(struct kvw_cache *cache, uint32_t lane_number, uint32_t l
     const uint64_t claim = lane_of(cache, lane_number)->claim & UINT32_MAX;
 
     store_relaxed(board_staged(cache, board, layer), claim << 32);
+    /* X2, pairs with X3. */
     store_release(board_pass(cache, board, layer), claim << 32);
-    fence_release(); /* X1 (staged.h), pairs with R1 and X4: the word before the rows */
+    fence_release(); /* X1, pairs with R1 and X4: the word before the rows */
 }
 
 void poison_open_rows(struct kvw_cache *cache, uint32_t lane)

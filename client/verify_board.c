@@ -143,7 +143,7 @@ static int look(struct verify *verify, uint32_t rank, uint32_t lane,
                           "its group cannot hold");
         return 0; /* there is no version to compare with, or one that stays */
     }
-    fence_acquire(); /* as S2 (board.c): words before the second look */
+    fence_acquire(); /* S2, pairs with P1: words before the second look */
     return load_relaxed(&board->version) == newest.version ? 0 : -EAGAIN;
 }
 

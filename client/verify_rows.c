@@ -35,7 +35,8 @@ static enum verdict judge(const struct looking *looking, const struct kvw_run *r
     struct kvw_board *board = board_of(cache, looking->rank, looking->of.lane);
     struct board_head head;
 
-    fence_acquire(); /* R1 (view.c), pairs with B3 */
+    fence_acquire(); /* R1, pairs with B3 and X1 */
+    /* R2, pairs with P3. */
     const uint64_t hi = load_acquire(&board_claim(cache, board, g)->hi);
     if (board_read_head(cache, looking->rank, looking->of.lane, &head) != 0 ||
         head.rewinds != looking->cut.rewinds)

@@ -10,13 +10,13 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "proto/base/atomic.h"
 #include "proto/base/cleanup.h"
 
 #ifndef sigev_notify_thread_id
@@ -35,8 +35,10 @@ struct job {
 struct worker {
     enum closer_kind kind;
     int pipe[2];
-    _Atomic uint32_t n_waiting;
-    _Atomic uint64_t n_bytes;
+    uint32_t n_taken; /* by the loop alone, as the bytes */
+    uint64_t taken_bytes;
+    shared_u32 n_done; /* by the thread alone */
+    shared_u64 done_bytes;
     pthread_t thread;
 };
 
@@ -93,8 +95,9 @@ static void *work(void *context)
         close(job.fd);
         if (has_timer)
             (void)timer_settime(timer, 0, &disarmed, NULL);
-        atomic_fetch_sub(&worker->n_bytes, job.bytes);
-        atomic_fetch_sub(&worker->n_waiting, 1);
+        store_relaxed(&worker->done_bytes,
+                      load_relaxed(&worker->done_bytes) + job.bytes);
+        store_relaxed(&worker->n_done, load_relaxed(&worker->n_done) + 1);
     }
     return NULL;
 }
@@ -139,12 +142,10 @@ void closer_take(struct closer *closer, enum closer_kind kind, int *fd, uint64_t
 
     if (*fd < 0)
         return;
-    atomic_fetch_add(&worker->n_waiting, 1);
-    atomic_fetch_add(&worker->n_bytes, bytes);
-    if (write(worker->pipe[1], &job, sizeof job) != sizeof job) {
-        /* 65536 wait already: more than there are descriptors. */
-        atomic_fetch_sub(&worker->n_waiting, 1);
-        atomic_fetch_sub(&worker->n_bytes, bytes);
+    if (write(worker->pipe[1], &job, sizeof job) == sizeof job) {
+        worker->n_taken++;
+        worker->taken_bytes += bytes;
+    } else { /* 65536 wait already: more than there are descriptors */
         close(*fd);
     }
     *fd = -1;
@@ -152,10 +153,14 @@ void closer_take(struct closer *closer, enum closer_kind kind, int *fd, uint64_t
 
 uint32_t closer_waiting(struct closer *closer, enum closer_kind kind)
 {
-    return atomic_load(&closer->worker[kind].n_waiting);
+    const struct worker *worker = &closer->worker[kind];
+
+    return worker->n_taken - load_relaxed(&worker->n_done);
 }
 
 uint64_t closer_bytes(struct closer *closer)
 {
-    return atomic_load(&closer->worker[CLOSER_MEMORY].n_bytes);
+    const struct worker *worker = &closer->worker[CLOSER_MEMORY];
+
+    return worker->taken_bytes - load_relaxed(&worker->done_bytes);
 }

@@ -532,7 +532,10 @@ static void fence_everybody(void)
                     .is_shared = true};
 
     core_point(&op);
-    memory_acquired();
+    for (uint32_t i = 0; i < core.n_tasks; i++) {
+        core.task[i].acquired_at = core.now.n_log;
+        core.task[i].n_touched = 0;
+    }
     went_on(0);
     core_trace(&op, 0);
 }
