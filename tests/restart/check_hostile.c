@@ -90,10 +90,10 @@ static void expect_nothing(const struct kvw_message_status_is *before, int n_fds
     cr_assert_eq(after.pid, before->pid);
     cr_assert_eq(after.n_caches, before->n_caches);
     cr_assert_eq(after.n_attachments, before->n_attachments);
-    /* A thread closes them. */
-    for (int tries = 0; tries < 1000 && count_fds(after.pid) != n_fds; tries++)
+    /* A thread closes them; one of before may have gone meanwhile, too. */
+    for (int tries = 0; tries < 1000 && count_fds(after.pid) > n_fds; tries++)
         poll(NULL, 0, 5);
-    cr_assert_eq(count_fds(after.pid), n_fds);
+    cr_assert_leq(count_fds(after.pid), n_fds);
 }
 
 Test(hostile, what_a_daemon_would_have_made_is_taken_once)
@@ -369,7 +369,7 @@ Test(hostile, another_user_gets_nothing_by_an_offer)
     cr_assert_eq(waitpid(child, &status, 0), child);
 
     cr_assert_eq(status, 0);
-    for (int tries = 0; tries < 1000 && count_fds(before.pid) != n_fds; tries++)
+    for (int tries = 0; tries < 1000 && count_fds(before.pid) > n_fds; tries++)
         poll(NULL, 0, 5); /* until the daemon has seen the hang-up */
     expect_nothing(&before, n_fds);
     forged_close(&forged);
