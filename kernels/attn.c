@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "kernels/num.h"
 #include "kernels/rows.h"
@@ -28,6 +29,10 @@ static const struct kvw_attn_variant variants_bf16[] = {
     {"ref", 0, attn_ref},
 };
 
+static const struct kvw_attn_variant variants_i8[] = {
+    {"ref", 0, attn_ref},
+};
+
 static const struct {
     const struct kvw_attn_variant *rows;
     uint32_t n_rows;
@@ -35,6 +40,7 @@ static const struct {
     [KVW_NUM_F32] = {variants_f32, sizeof(variants_f32) / sizeof(variants_f32[0])},
     [KVW_NUM_F16] = {variants_f16, sizeof(variants_f16) / sizeof(variants_f16[0])},
     [KVW_NUM_BF16] = {variants_bf16, sizeof(variants_bf16) / sizeof(variants_bf16[0])},
+    [KVW_NUM_I8] = {variants_i8, sizeof(variants_i8) / sizeof(variants_i8[0])},
 };
 
 #define N_TABLES (sizeof(tables) / sizeof(tables[0]))
@@ -47,7 +53,7 @@ const struct kvw_attn_variant *kvw_attn_variants(uint32_t kv_type, uint32_t *n_v
 
 const struct kvw_attn_variant *kvw_attn_select(uint32_t kv_type, uint32_t cpu_have)
 {
-    if (kv_type >= N_TABLES)
+    if (kv_type >= N_TABLES || tables[kv_type].rows == NULL)
         return NULL;
 
     const struct kvw_attn_variant *v = tables[kv_type].rows;
@@ -66,7 +72,7 @@ static int check_shape(const struct kvw_attn_args *args)
         return -EINVAL;
     if (args->head_dim_k > KVW_HEAD_DIM_MAX || args->head_dim_v > KVW_HEAD_DIM_MAX)
         return -ERANGE;
-    if (args->kv_type >= N_TABLES)
+    if (args->kv_type >= N_TABLES || tables[args->kv_type].rows == NULL)
         return -ENOTSUP;
     if (!isfinite(args->scale))
         return -EINVAL;
@@ -134,6 +140,16 @@ static int check_rope(const struct kvw_attn_args *args,
     return 0;
 }
 
+static bool scales_are_valid(const struct kvw_attn_piece *piece)
+{
+    if (piece->k_scales == NULL || piece->v_scales == NULL)
+        return false;
+    return rows_are_aligned(piece->k_scales, piece->k_scales_row_stride,
+                            piece->k_scales_head_stride, 4) &&
+           rows_are_aligned(piece->v_scales, piece->v_scales_row_stride,
+                            piece->v_scales_head_stride, 4);
+}
+
 static int check_piece(const struct kvw_attn_args *args,
                        const struct kvw_attn_piece *piece)
 {
@@ -143,9 +159,9 @@ static int check_piece(const struct kvw_attn_args *args,
         return -EINVAL;
     if (isnan(piece->bias) || (isinf(piece->bias) && piece->bias > 0))
         return -EINVAL;
-    if (piece->k_scales != NULL || piece->v_scales != NULL ||
-        piece->scales_row_stride != 0 || piece->scales_head_stride != 0)
-        return -ENOTSUP;
+    if (args->kv_type != KVW_NUM_I8 &&
+        (piece->k_scales != NULL || piece->v_scales != NULL))
+        return -EINVAL;
     if (piece->n_rows == 0)
         return 0;
 
@@ -158,6 +174,8 @@ static int check_piece(const struct kvw_attn_args *args,
         return -EINVAL;
     if (!rows_are_aligned(piece->v, piece->v_row_stride, piece->v_head_stride,
                           elem_bytes))
+        return -EINVAL;
+    if (args->kv_type == KVW_NUM_I8 && !scales_are_valid(piece))
         return -EINVAL;
     return (piece->flags & KVW_ATTN_RAW_KEYS) != 0 ? check_rope(args, piece) : 0;
 }

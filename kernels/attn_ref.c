@@ -87,9 +87,14 @@ static double dot(const double *a, const double *b, uint32_t n)
            ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-static void widen(double *dst, const void *src, uint32_t n, uint32_t type)
+/* scale is that of an I8 row; the product of the two is exact in double. */
+static void widen(double *dst, const void *src, uint32_t n, uint32_t type, float scale)
 {
-    if (type == KVW_NUM_F32) {
+    if (type == KVW_NUM_I8) {
+        const int8_t *x = src;
+        for (uint32_t d = 0; d < n; d++)
+            dst[d] = (double)x[d] * (double)scale;
+    } else if (type == KVW_NUM_F32) {
         const float *x = src;
         for (uint32_t d = 0; d < n; d++)
             dst[d] = (double)x[d];
@@ -139,7 +144,7 @@ static void tile_init(struct tile *t, const struct kvw_attn_args *args,
         widen(t->q[e],
               row_in(args->q, t->query[e], args->q_row_stride, t->head[e],
                      args->q_head_stride),
-              args->head_dim_k, KVW_NUM_F32);
+              args->head_dim_k, KVW_NUM_F32, 1);
     }
 }
 
@@ -205,9 +210,13 @@ static void tile_take_piece(struct tile *t, const struct kvw_attn_args *args,
             continue;
 
         widen(t->k, row_in(p->k, i, p->k_row_stride, kv_head, p->k_head_stride),
-              args->head_dim_k, args->kv_type);
+              args->head_dim_k, args->kv_type,
+              scale_at(p->k_scales, i, p->k_scales_row_stride, kv_head,
+                       p->k_scales_head_stride));
         widen(t->v, row_in(p->v, i, p->v_row_stride, kv_head, p->v_head_stride),
-              args->head_dim_v, args->kv_type);
+              args->head_dim_v, args->kv_type,
+              scale_at(p->v_scales, i, p->v_scales_row_stride, kv_head,
+                       p->v_scales_head_stride));
         if ((p->flags & KVW_ATTN_RAW_KEYS) != 0)
             rotate(t->k, args->rope, p->pos_base + i);
         tile_take_row(t, args, is_seen, p->bias);

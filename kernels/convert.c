@@ -33,7 +33,7 @@ static const struct kvw_convert_variant variants_bf16_f32[] = {
     {"ref", 0, convert_bf16_f32_ref},
 };
 
-#define N_TYPES (KVW_NUM_BF16 + 1)
+#define N_TYPES (KVW_NUM_I8 + 1)
 #define TABLE(t)                        \
     {                                   \
         (t), sizeof(t) / sizeof((t)[0]) \

@@ -120,7 +120,8 @@ static int check_rows(const struct kvw_rope_args *args)
 {
     if (args->n_heads == 0)
         return -EINVAL;
-    if (args->type > KVW_NUM_BF16)
+    if (args->type != KVW_NUM_F32 && args->type != KVW_NUM_F16 &&
+        args->type != KVW_NUM_BF16)
         return -ENOTSUP;
     const int r = check_table(args->table);
     if (r < 0 || args->n_rows == 0)

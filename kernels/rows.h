@@ -23,6 +23,15 @@ static inline void *row_out(void *base, uint64_t row, ptrdiff_t row_stride,
     return (char *)base + (ptrdiff_t)row * row_stride + (ptrdiff_t)head * head_stride;
 }
 
+/* The scale of a row of a head; 1 where there are none. */
+static inline float scale_at(const float *scales, uint64_t row, ptrdiff_t row_stride,
+                             uint32_t head, ptrdiff_t head_stride)
+{
+    return scales == NULL
+               ? 1.0f
+               : *(const float *)row_in(scales, row, row_stride, head, head_stride);
+}
+
 /* Whether all rows from here are aligned to an element. elem_bytes is a power of two.
  */
 static inline bool rows_are_aligned(const void *base, ptrdiff_t row_stride,

@@ -10,12 +10,10 @@
 /* A query's rows are at most all pieces twice: sink and recent. */
 #define PIECES_MAX (2 * KVW_VIEW_PIECES_MAX)
 
-static uint32_t kernel_type(uint32_t type)
-{
-    if (type == KVW_F32)
-        return KVW_NUM_F32;
-    return type == KVW_F16 ? KVW_NUM_F16 : KVW_NUM_BF16;
-}
+/* The kernels number the types of planes as the library does. */
+_Static_assert((int)KVW_NUM_F32 == (int)KVW_F32 && (int)KVW_NUM_BF16 == (int)KVW_BF16 &&
+                   (int)KVW_NUM_F16 == (int)KVW_F16 && (int)KVW_NUM_I8 == (int)KVW_I8,
+               "one number for a type");
 
 /* Rows of the open step: at most a chunk. */
 static uint32_t open_rows(const struct attend *attend)
@@ -176,7 +174,7 @@ static int convert(const struct attend *attend, const struct kvw_slots *slots,
             .n_heads = attend->n_kv_heads,
             .n_elems = attend->head_dim,
             .src_type = KVW_NUM_F32,
-            .dst_type = kernel_type(to->type),
+            .dst_type = to->type,
         });
         if (result != 0)
             return fail_set(fail, GENERATE_CACHE, "kernels: conversion refused (%d)",
@@ -265,7 +263,7 @@ static int run_kernel(const struct attend *attend, const struct rows *rows,
         .n_kv_heads = attend->n_kv_heads,
         .head_dim_k = attend->head_dim,
         .head_dim_v = attend->head_dim,
-        .kv_type = kernel_type(settings_of(attend)->type),
+        .kv_type = settings_of(attend)->type,
         .pieces = rows->piece,
         .n_pieces = rows->n_pieces,
         .mask = KVW_ATTN_CAUSAL,

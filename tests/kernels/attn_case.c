@@ -30,6 +30,14 @@ void case_bind_piece(struct attn_case *a, uint32_t piece)
     p->v = a->v[piece].data;
     p->v_row_stride = a->v[piece].row_stride;
     p->v_head_stride = a->v[piece].head_stride;
+    if (a->args.kv_type != KVW_NUM_I8)
+        return;
+    p->k_scales = (void *)a->k_scales[piece].data;
+    p->k_scales_row_stride = a->k_scales[piece].row_stride;
+    p->k_scales_head_stride = a->k_scales[piece].head_stride;
+    p->v_scales = (void *)a->v_scales[piece].data;
+    p->v_scales_row_stride = a->v_scales[piece].row_stride;
+    p->v_scales_head_stride = a->v_scales[piece].head_stride;
 }
 
 static void piece_alloc(struct attn_case *a, struct check *c, uint32_t piece)
@@ -41,11 +49,39 @@ static void piece_alloc(struct attn_case *a, struct check *c, uint32_t piece)
                 args->head_dim_k);
     tensor_init(&a->v[piece], c, args->kv_type, n_rows, args->n_kv_heads,
                 args->head_dim_v);
+    if (args->kv_type == KVW_NUM_I8) {
+        tensor_init(&a->k_scales[piece], c, KVW_NUM_F32, n_rows, args->n_kv_heads, 1);
+        tensor_init(&a->v_scales[piece], c, KVW_NUM_F32, n_rows, args->n_kv_heads, 1);
+    }
     case_bind_piece(a, piece);
     if (n_rows == 0) {
         a->pieces[piece].k = NULL;
         a->pieces[piece].v = NULL;
+        a->pieces[piece].k_scales = NULL;
+        a->pieces[piece].v_scales = NULL;
     }
+}
+
+/* Scales that make of -127 .. 127 about what fill makes of the other types. */
+static void fill_scales(struct tensor *t, struct check *c, uint64_t row, enum fill fill)
+{
+    static const double units[] = {1.0 / 127, 2, 0x1p-140};
+
+    for (uint32_t head = 0; head < t->n_heads; head++) {
+        const double x = units[fill] * (0.5 + 0.5 * fabs(random_unit(c)));
+        tensor_set_f32(t, row, head, 0, (float)x);
+    }
+}
+
+static void piece_fill_row(struct attn_case *a, struct check *c, uint32_t piece,
+                           uint64_t i)
+{
+    tensor_fill_row(&a->k[piece], c, i, a->plan.fill);
+    tensor_fill_row(&a->v[piece], c, i, a->plan.fill);
+    if (a->args.kv_type != KVW_NUM_I8)
+        return;
+    fill_scales(&a->k_scales[piece], c, i, a->plan.fill);
+    fill_scales(&a->v_scales[piece], c, i, a->plan.fill);
 }
 
 /* Append rows [first, first + n) as one piece or as several. Returns the next position.
@@ -184,8 +220,7 @@ void case_init(struct attn_case *a, struct check *c, const struct attn_plan *pla
         for (uint64_t i = 0; i < a->pieces[piece].n_rows; i++) {
             if (!is_seen_by_some(a, piece, i))
                 continue;
-            tensor_fill_row(&a->k[piece], c, i, plan->fill);
-            tensor_fill_row(&a->v[piece], c, i, plan->fill);
+            piece_fill_row(a, c, piece, i);
         }
     }
 }
@@ -205,6 +240,10 @@ static void copy_piece(struct attn_case *dst, struct check *c,
     for (uint64_t i = 0; i < n; i++) {
         tensor_copy_row(&dst->k[at], i, &src->k[piece], from + i);
         tensor_copy_row(&dst->v[at], i, &src->v[piece], from + i);
+        if (src->args.kv_type != KVW_NUM_I8)
+            continue;
+        tensor_copy_row(&dst->k_scales[at], i, &src->k_scales[piece], from + i);
+        tensor_copy_row(&dst->v_scales[at], i, &src->v_scales[piece], from + i);
     }
 }
 
@@ -243,6 +282,8 @@ void case_fini(struct attn_case *a)
     for (uint32_t i = 0; i < a->args.n_pieces; i++) {
         tensor_fini(&a->k[i]);
         tensor_fini(&a->v[i]);
+        tensor_fini(&a->k_scales[i]);
+        tensor_fini(&a->v_scales[i]);
     }
     tensor_fini(&a->q);
     tensor_fini(&a->out);

@@ -11,7 +11,7 @@
 
 #define PIECES_MAX 320
 #define PIECES_BUILT_MAX 96 /* by case_init(); cutting each in three then has room */
-#define ROWS_MAX 160
+#define ROWS_MAX 6000
 
 /* What to build. */
 struct attn_plan {
@@ -42,6 +42,8 @@ struct attn_case {
     struct kvw_attn_piece pieces[PIECES_MAX];
     struct tensor k[PIECES_MAX]; /* of piece i */
     struct tensor v[PIECES_MAX];
+    struct tensor k_scales[PIECES_MAX]; /* of I8; n_elems 1 */
+    struct tensor v_scales[PIECES_MAX];
     struct tensor q;
     struct tensor out;
     struct tensor lse; /* n_elems 1 */
@@ -65,6 +67,12 @@ void case_bind_piece(struct attn_case *a, uint32_t piece);
 
 /* Whether query q sees row i of a piece, by design: the window of that query. */
 bool case_sees(const struct attn_case *a, uint64_t q, uint32_t piece, uint64_t i);
+
+/* An element of a key or value: of I8 with its scale. */
+double case_key(const struct attn_case *a, uint32_t piece, uint64_t i, uint32_t head,
+                uint32_t elem);
+double case_value(const struct attn_case *a, uint32_t piece, uint64_t i, uint32_t head,
+                  uint32_t elem);
 
 /* Run a variant and check gaps, all outputs and their bounds. */
 void case_check(struct attn_case *a, struct check *c, const struct kvw_attn_variant *v,

@@ -150,19 +150,30 @@ double decode_bf16(uint32_t bits)
 
 size_t type_bytes(uint32_t type)
 {
+    if (type == KVW_NUM_I8)
+        return 1;
     return type == KVW_NUM_F32 ? 4 : 2;
 }
 
 const char *type_name(uint32_t type)
 {
-    static const char *const names[] = {"f32", "f16", "bf16"};
+    static const char *const names[] = {
+        [KVW_NUM_F32] = "f32",
+        [KVW_NUM_BF16] = "bf16",
+        [KVW_NUM_F16] = "f16",
+        [KVW_NUM_I8] = "i8",
+    };
 
     return names[type];
 }
 
 uint32_t type_infinity(uint32_t type)
 {
-    static const uint32_t bits[] = {0x7f800000u, 0x7c00u, 0x7f80u};
+    static const uint32_t bits[] = {
+        [KVW_NUM_F32] = 0x7f800000u,
+        [KVW_NUM_BF16] = 0x7f80u,
+        [KVW_NUM_F16] = 0x7c00u,
+    };
 
     return bits[type];
 }
@@ -235,6 +246,8 @@ double tensor_get(const struct tensor *t, uint64_t row, uint32_t head, uint32_t 
         memcpy(&x, p + elem * sizeof(x), sizeof(x));
         return (double)x;
     }
+    if (t->type == KVW_NUM_I8)
+        return (double)(int8_t)p[elem];
     memcpy(&h, p + elem * sizeof(h), sizeof(h));
     return t->type == KVW_NUM_F16 ? decode_f16(h) : decode_bf16(h);
 }
@@ -247,6 +260,8 @@ void tensor_set_bits(struct tensor *t, uint64_t row, uint32_t head, uint32_t ele
 
     if (t->type == KVW_NUM_F32)
         memcpy(p + elem * sizeof(bits), &bits, sizeof(bits));
+    else if (t->type == KVW_NUM_I8)
+        p[elem] = (unsigned char)bits;
     else
         memcpy(p + elem * sizeof(h), &h, sizeof(h));
 }
@@ -264,8 +279,15 @@ static uint32_t random_number(struct check *c, uint32_t type, enum fill fill)
         uint32_t n_mantissa_bits;
         uint32_t bias;
         uint32_t sign_bit;
-    } formats[] = {{23, 127, 31}, {10, 15, 15}, {7, 127, 15}};
+    } formats[] = {
+        [KVW_NUM_F32] = {23, 127, 31},
+        [KVW_NUM_BF16] = {7, 127, 15},
+        [KVW_NUM_F16] = {10, 15, 15},
+    };
     const uint64_t bits = random_bits(c);
+
+    if (type == KVW_NUM_I8)
+        return (uint32_t)(bits % 255) - 127;
     const uint32_t n_mantissa_bits = formats[type].n_mantissa_bits;
     const uint32_t bias = formats[type].bias;
     const uint32_t mantissa = (uint32_t)bits & ((1u << n_mantissa_bits) - 1u);

@@ -67,6 +67,7 @@ enum fill {
     FILL_PLAIN,     /* |x| < 1 */
     FILL_BIG,       /* 1 <= |x| < 256 */
     FILL_SUBNORMAL, /* below the smallest normal number of the type */
+                    /* (of I8 each kind is -127 .. 127) */
     FILL_N
 };
 

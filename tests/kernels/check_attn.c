@@ -175,6 +175,10 @@ static void which_heads_are_computed_does_not_matter(struct check *c,
                     continue;
                 pieces[p].k = tensor_at(&b.k[p], 0, first);
                 pieces[p].v = tensor_at(&b.v[p], 0, first);
+                if (kv_type != KVW_NUM_I8)
+                    continue;
+                pieces[p].k_scales = tensor_at(&b.k_scales[p], 0, first);
+                pieces[p].v_scales = tensor_at(&b.v_scales[p], 0, first);
             }
             part.pieces = pieces;
             part.n_kv_heads = left < size ? left : size;
@@ -302,7 +306,7 @@ static void check_errors(struct check *c)
 
 void check_attn(struct check *c)
 {
-    for (uint32_t type = KVW_NUM_F32; type <= KVW_NUM_BF16; type++) {
+    for (uint32_t type = KVW_NUM_F32; type <= KVW_NUM_I8; type++) {
         char op[32];
         uint32_t n;
         const struct kvw_attn_variant *v = kvw_attn_variants(type, &n);

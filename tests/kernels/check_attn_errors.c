@@ -44,7 +44,8 @@ static void bad_shapes(struct check *c, struct attn_case *a)
     BAD(-EINVAL, head_dim_v, 0);
     BAD(-ERANGE, head_dim_k, KVW_HEAD_DIM_MAX + 1);
     BAD(-ERANGE, head_dim_v, KVW_HEAD_DIM_MAX + 1);
-    BAD(-ENOTSUP, kv_type, KVW_NUM_I8);
+    BAD(-EINVAL, kv_type, KVW_NUM_I8); /* without scales */
+    BAD(-ENOTSUP, kv_type, 0);
     BAD(-ENOTSUP, kv_type, 99);
     BAD(-EINVAL, scale, NAN);
     BAD(-EINVAL, scale, INFINITY);
@@ -105,10 +106,8 @@ static void bad_pieces(struct check *c, struct attn_case *a)
     BAD_PIECE(-EINVAL, 2, first_row, UINT64_MAX);
     BAD_PIECE(-EINVAL, 3, first_row, ((uint64_t)1 << 63) - 1);
     BAD_PIECE(-EINVAL, 2, n_rows, UINT64_MAX);
-    BAD_PIECE(-ENOTSUP, 2, k_scales, a->sink_logits);
-    BAD_PIECE(-ENOTSUP, 2, v_scales, a->sink_logits);
-    BAD_PIECE(-ENOTSUP, 2, scales_row_stride, 4);
-    BAD_PIECE(-ENOTSUP, 2, scales_head_stride, 4);
+    BAD_PIECE(-EINVAL, 2, k_scales, a->sink_logits);
+    BAD_PIECE(-EINVAL, 2, v_scales, a->sink_logits);
 }
 
 static void bad_ropes(struct check *c, struct attn_case *a)

@@ -382,9 +382,11 @@ static void check_pair(struct check *c, uint32_t src_type, uint32_t dst_type)
 void check_convert(struct check *c)
 {
     formats_init();
-    for (uint32_t i = 0; i < 9; i++) {
-        if (kvw_convert_select(i / 3, i % 3, 0) != NULL)
-            check_pair(c, i / 3, i % 3);
+    for (uint32_t src = KVW_NUM_F32; src <= KVW_NUM_I8; src++) {
+        for (uint32_t dst = KVW_NUM_F32; dst <= KVW_NUM_I8; dst++) {
+            if (kvw_convert_select(src, dst, 0) != NULL)
+                check_pair(c, src, dst);
+        }
     }
     if (check_begin(c, "convert", "errors", 0) != NULL)
         bad_arguments_are_refused(c);

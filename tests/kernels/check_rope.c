@@ -73,7 +73,8 @@ static struct kvw_rope_args args_of(struct tensor *rows, const struct table *tab
 
 static double roundoff_of_type(uint32_t type)
 {
-    static const double u[] = {0, U_F16, U_BF16};
+    static const double u[] = {
+        [KVW_NUM_F32] = 0, [KVW_NUM_BF16] = U_BF16, [KVW_NUM_F16] = U_F16};
 
     return u[type] + U_F32;
 }
@@ -388,7 +389,7 @@ void check_rope(struct check *c)
         const char *op = layout == KVW_ROPE_HALF_SPLIT ? "rope_half" : "rope_inter";
         if (check_begin(c, op, v[i / 2].name, v[i / 2].cpu_need) == NULL)
             continue;
-        for (uint32_t type = KVW_NUM_F32; type <= KVW_NUM_BF16; type++)
+        for (uint32_t type = KVW_NUM_F32; type <= KVW_NUM_F16; type++)
             pairs_are_rotated(c, &v[i / 2], type, layout);
         shift_moves_positions(c, &v[i / 2], layout);
         if (c->is_timed)

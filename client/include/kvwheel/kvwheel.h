@@ -72,7 +72,7 @@ enum kvw_error {
     KVW_ELAYOUT = 4100,     /* daemon or cache has another protocol or layout version */
 };
 
-/* Element type of a plane. (Not the numbers of enum kvw_num of kernels.h.) */
+/* Element type of a plane. enum kvw_num of kernels.h has the same numbers. */
 enum kvw_type {
     KVW_F32 = 1,
     KVW_BF16 = 2,

@@ -52,12 +52,12 @@ extern "C" {
 /* Largest head_dim_k, head_dim_v and 2 * n_pairs, elements. */
 #define KVW_HEAD_DIM_MAX 1024
 
-/** Number formats of rows. Not the numbers of enum kvw_type of kvwheel.h. */
+/** Number formats of rows: the numbers that enum kvw_type of kvwheel.h has for them. */
 enum kvw_num {
-    KVW_NUM_F32 = 0,  /* IEEE 754 binary32 */
-    KVW_NUM_F16 = 1,  /* IEEE 754 binary16 */
+    KVW_NUM_F32 = 1,  /* IEEE 754 binary32 */
     KVW_NUM_BF16 = 2, /* the upper half of a binary32 */
-    KVW_NUM_I8 = 3    /* int8 with scales: reserved, -ENOTSUP for now */
+    KVW_NUM_F16 = 3,  /* IEEE 754 binary16 */
+    KVW_NUM_I8 = 4    /* int8; an element is worth its number times the row's scale */
 };
 
 /* ------------------------------------------------------------------ rotary tables */
@@ -172,11 +172,13 @@ struct kvw_attn_piece {
     float bias;         /* added to the scores of these rows; -INFINITY hides them */
     uint32_t flags;     /* KVW_ATTN_ALWAYS | KVW_ATTN_RAW_KEYS */
 
-    /* For int8 rows with scales. Must be NULL and 0 for now (-ENOTSUP). */
-    const void *k_scales;
-    const void *v_scales;
-    ptrdiff_t scales_row_stride;
-    ptrdiff_t scales_head_stride;
+    /* One scale per row and head. Required for I8, must be NULL for other types. */
+    const float *k_scales; /* f32 [n_rows, n_kv_heads] */
+    const float *v_scales; /* f32 [n_rows, n_kv_heads] */
+    ptrdiff_t k_scales_row_stride;
+    ptrdiff_t k_scales_head_stride;
+    ptrdiff_t v_scales_row_stride;
+    ptrdiff_t v_scales_head_stride;
 };
 
 /** One attention call: see kvw_attn_run(). */
@@ -192,7 +194,7 @@ struct kvw_attn_args {
     uint32_t head_dim_v; /* 1 .. KVW_HEAD_DIM_MAX */
 
     /* Keys and values. */
-    uint32_t kv_type; /* enum kvw_num: F32, F16 or BF16 */
+    uint32_t kv_type; /* enum kvw_num */
     const struct kvw_attn_piece *pieces;
     uint32_t n_pieces; /* 0 is allowed */
 
@@ -281,9 +283,9 @@ struct kvw_attn_args {
  *         of heads that is 0 or not a multiple, head dimensions 0, an unknown mask or
  *         flag, window_rows with NONE, S >= W, block_rows 0 where needed, a scale or
  *         softcap that is not finite, softcap < 0, a bias that is NaN or +inf, pieces
- * out of order, row numbers over 2^63, or KVW_ATTN_RAW_KEYS without rope; -ERANGE for a
- * head dimension over KVW_HEAD_DIM_MAX, 2 * n_pairs over head_dim_k, or a position
- *         outside rope; -ENOTSUP for another kv_type or for scales.
+ *         out of order, row numbers over 2^63, KVW_ATTN_RAW_KEYS without rope, scales
+ *         with another type than I8 or missing with it; -ERANGE for a head dimension over KVW_HEAD_DIM_MAX, 2 * n_pairs over head_dim_k, or a position
+ *         outside rope; -ENOTSUP for another kv_type.
  */
 KVW_KERNELS_API KVW_NODISCARD int kvw_attn_run(const struct kvw_attn_args *args);
 
