@@ -17,21 +17,24 @@
 #define ROW_MAX ((uint64_t)1 << 63)
 
 /* Best first; the last row is the reference and needs nothing. */
-static const struct kvw_attn_variant variants_f32[] = {
-    {"ref", 0, attn_ref},
-};
+#if defined(__x86_64__)
+#define FLOAT_VARIANTS                                                  \
+    {"avx512", KVW_CPU_AVX512, attn_avx512},                            \
+        {"avx2", KVW_CPU_AVX2 | KVW_CPU_FMA | KVW_CPU_F16C, attn_avx2}, \
+    {                                                                   \
+        "ref", 0, attn_ref                                              \
+    }
+#else
+#define FLOAT_VARIANTS     \
+    {                      \
+        "ref", 0, attn_ref \
+    }
+#endif
 
-static const struct kvw_attn_variant variants_f16[] = {
-    {"ref", 0, attn_ref},
-};
-
-static const struct kvw_attn_variant variants_bf16[] = {
-    {"ref", 0, attn_ref},
-};
-
-static const struct kvw_attn_variant variants_i8[] = {
-    {"ref", 0, attn_ref},
-};
+static const struct kvw_attn_variant variants_f32[] = {FLOAT_VARIANTS};
+static const struct kvw_attn_variant variants_f16[] = {FLOAT_VARIANTS};
+static const struct kvw_attn_variant variants_bf16[] = {FLOAT_VARIANTS};
+static const struct kvw_attn_variant variants_i8[] = {FLOAT_VARIANTS};
 
 static const struct {
     const struct kvw_attn_variant *rows;

@@ -10,6 +10,8 @@
 
 /* Serve all types. */
 kvw_attn_fn attn_ref;
+kvw_attn_fn attn_avx2;
+kvw_attn_fn attn_avx512;
 kvw_rope_fn rope_ref;
 
 kvw_merge_fn merge_ref;

@@ -14,6 +14,7 @@ static const uint32_t shapes[][5] = {
     {5, 6, 1, 80, 112},  {2, 4, 4, 128, 128},   {9, 9, 3, 7, 8},
     {4, 2, 1, 256, 256}, {1, 3, 1, 576, 512},   {17, 2, 2, 16, 15},
     {1, 12, 12, 31, 33}, {1, 1, 1, 1024, 1024}, {0, 2, 1, 8, 8},
+    {41, 2, 1, 24, 40},  {13, 7, 1, 64, 64},
 };
 
 static const struct {
@@ -92,6 +93,32 @@ static void results_match_the_oracle(struct check *c, const struct kvw_attn_vari
     }
 }
 
+/* Several tiles, parts and blocks of rows, with ends of windows anywhere in them. */
+static void long_windows_match_the_oracle(struct check *c,
+                                          const struct kvw_attn_variant *v,
+                                          uint32_t kv_type)
+{
+    static const uint32_t past[] = {255, 300, 777, 1500, 5200};
+    struct attn_case a;
+
+    for (uint32_t i = 0; i < 3 * N_OF(past); i++) {
+        struct attn_plan plan = plan_random(c, kv_type, 0, 0, i % N_OF(masks));
+        plan.n_q = 1 + (uint32_t)random_below(c, 40);
+        plan.n_q_heads = 3;
+        plan.n_kv_heads = i % 2 == 0 ? 1 : 3;
+        plan.head_dim_k = 8;
+        plan.head_dim_v = 8;
+        plan.n_sink = (uint32_t)random_below(c, 300);
+        plan.n_kept = i % 4 == 0 ? 20 : 0;
+        plan.n_past = past[i % N_OF(past)];
+        plan.cuts = i % 3;
+        plan.has_raw_keys = false; /* tables are short */
+        case_init(&a, c, &plan);
+        case_check(&a, c, v, __func__);
+        case_fini(&a);
+    }
+}
+
 static void how_rows_are_cut_does_not_matter(struct check *c,
                                              const struct kvw_attn_variant *v,
                                              uint32_t kv_type)
@@ -145,6 +172,67 @@ static void how_queries_are_chunked_does_not_matter(struct check *c,
         check_that(c, tensors_are_same(&a.lse, &lse), __func__, "lse, try %u", i);
         tensor_fini(&out);
         tensor_fini(&lse);
+        case_fini(&a);
+    }
+}
+
+/* A query by itself, over the rows that it sees and no others, gives what it gives in a
+ * call with rows before and after its window. */
+static void rows_unseen_do_not_shift_others(struct check *c,
+                                            const struct kvw_attn_variant *v,
+                                            uint32_t kv_type)
+{
+    for (uint32_t i = 0; i < 12; i++) {
+        struct attn_plan plan = plan_random(c, kv_type, 0, 0, 1 + i % 4);
+        struct attn_case a;
+        struct kvw_attn_piece pieces[PIECES_MAX];
+        struct tensor out;
+        plan.n_q = 9;
+        plan.n_q_heads = 2;
+        plan.head_dim_k = 16;
+        plan.head_dim_v = 16;
+        plan.n_sink = i % 3;
+        plan.n_past = 40 + 90 * (i % 8);
+        plan.cuts = i % 3;
+        plan.has_raw_keys = false;
+        case_init(&a, c, &plan);
+        tensor_init(&out, c, KVW_NUM_F32, plan.n_q, plan.n_q_heads, plan.head_dim_v);
+        v->fn(&a.args);
+        for (uint32_t q = 0; q < plan.n_q; q++) {
+            struct kvw_attn_args one = a.args;
+            one.pieces = pieces;
+            one.n_pieces = 0;
+            for (uint32_t p = 0; p < a.args.n_pieces; p++) {
+                uint64_t begin = 0;
+                uint64_t end = a.pieces[p].n_rows;
+                while (begin < end && !case_sees(&a, q, p, begin))
+                    begin++;
+                while (begin < end && !case_sees(&a, q, p, end - 1))
+                    end--;
+                struct kvw_attn_piece *cut = &pieces[one.n_pieces++];
+                *cut = a.pieces[p];
+                cut->n_rows = end - begin;
+                cut->first_row += begin;
+                if (begin == end)
+                    continue;
+                cut->k = tensor_at(&a.k[p], begin, 0);
+                cut->v = tensor_at(&a.v[p], begin, 0);
+                if (kv_type != KVW_NUM_I8)
+                    continue;
+                cut->k_scales = tensor_at(&a.k_scales[p], begin, 0);
+                cut->v_scales = tensor_at(&a.v_scales[p], begin, 0);
+            }
+            one.n_q = 1;
+            one.q_first_row += q;
+            one.q = tensor_at(&a.q, q, 0);
+            one.out = tensor_at(&out, q, 0);
+            one.out_row_stride = out.row_stride;
+            one.out_head_stride = out.head_stride;
+            one.lse = NULL;
+            v->fn(&one);
+        }
+        check_that(c, tensors_are_same(&a.out, &out), __func__, "try %u", i);
+        tensor_fini(&out);
         case_fini(&a);
     }
 }
@@ -315,6 +403,8 @@ void check_attn(struct check *c)
             if (check_begin(c, op, v->name, v->cpu_need) == NULL)
                 continue;
             results_match_the_oracle(c, v, type);
+            long_windows_match_the_oracle(c, v, type);
+            rows_unseen_do_not_shift_others(c, v, type);
             how_rows_are_cut_does_not_matter(c, v, type);
             how_queries_are_chunked_does_not_matter(c, v, type);
             which_heads_are_computed_does_not_matter(c, v, type);

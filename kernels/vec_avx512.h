@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Vectors of 16 floats, for files that are compiled with AVX-512 F, BW, DQ and VL. The
+ * templates see only the names that vec_avx2.h has as well. Static inline only, for the
+ * reason given in num.h.
+ */
+#ifndef KVW_KERNELS_VEC_AVX512_H
+#define KVW_KERNELS_VEC_AVX512_H
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define VEC_LANES 16u
+
+typedef __m512 vec;
+
+static inline vec vec_set(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+static inline vec vec_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+
+static inline vec vec_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+static inline void vec_store(float *p, vec x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+/* The lowest n lanes, 1 <= n <= 16; what is behind is neither read nor written. */
+static inline __mmask16 vec_first(uint32_t n)
+{
+    return (__mmask16)((1u << n) - 1u);
+}
+
+static inline vec vec_load_n(const float *p, uint32_t n)
+{
+    return _mm512_maskz_loadu_ps(vec_first(n), p);
+}
+
+static inline void vec_store_n(float *p, vec x, uint32_t n)
+{
+    _mm512_mask_storeu_ps(p, vec_first(n), x);
+}
+
+static inline vec vec_load_bf16_n(const uint16_t *p, uint32_t n)
+{
+    const __m256i h = _mm256_maskz_loadu_epi16(vec_first(n), p);
+
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+static inline vec vec_load_f16_n(const uint16_t *p, uint32_t n)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vec_first(n), p));
+}
+
+static inline vec vec_load_i8_n(const int8_t *p, uint32_t n)
+{
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(vec_first(n), p)));
+}
+
+static inline vec vec_add(vec a, vec b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+static inline vec vec_sub(vec a, vec b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
+static inline vec vec_mul(vec a, vec b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+static inline vec vec_div(vec a, vec b)
+{
+    return _mm512_div_ps(a, b);
+}
+
+/* a * b + c, rounded once. */
+static inline vec vec_fma(vec a, vec b, vec c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+/* The greater; b where one of them is NaN. */
+static inline vec vec_max(vec a, vec b)
+{
+    return _mm512_max_ps(a, b);
+}
+
+static inline vec vec_abs(vec a)
+{
+    return _mm512_abs_ps(a);
+}
+
+/* |a| with the sign of s. */
+static inline vec vec_sign(vec a, vec s)
+{
+    const __m512i sign = _mm512_set1_epi32(INT32_MIN);
+
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(sign, _mm512_castps_si512(s),
+                                                         _mm512_castps_si512(a), 0xca));
+}
+
+/* a where x < y, else b. */
+static inline vec vec_if_less(vec x, vec y, vec a, vec b)
+{
+    return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), a);
+}
+
+/* Lanes of a whose bit is set, else those of b. */
+static inline vec vec_pick(uint32_t bits, vec a, vec b)
+{
+    return _mm512_mask_mov_ps(b, (__mmask16)bits, a);
+}
+
+/* Whether some lane is NaN. */
+static inline int vec_has_nan(vec a)
+{
+    return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0;
+}
+
+static inline vec vec_round(vec a)
+{
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* p * 2^n for whole n; 0 for n = -inf even where p is NaN (VSCALEFPS). */
+static inline vec vec_scale(vec p, vec n)
+{
+    return _mm512_scalef_ps(p, n);
+}
+
+static inline float vec_sum(vec a)
+{
+    const __m256 b =
+        _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+    c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+static inline float vec_max_of(vec a)
+{
+    const __m256 b =
+        _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+    c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+    return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+/* Lane j of row i becomes lane i of row j. */
+static inline void vec_transpose(vec r[16])
+{
+    vec a[16];
+    vec b[16];
+
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            const __m512d lo = _mm512_castps_pd(a[i + j]);
+            const __m512d hi = _mm512_castps_pd(a[i + j + 2]);
+            b[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo, hi));
+            b[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo, hi));
+        }
+    }
+    /* b[4 g + c] has columns c, c + 4, c + 8, c + 12 of rows 4 g .. 4 g + 3. */
+    for (int c = 0; c < 4; c++) {
+        a[c] = _mm512_shuffle_f32x4(b[c], b[c + 4], 0x88);
+        a[c + 4] = _mm512_shuffle_f32x4(b[c + 8], b[c + 12], 0x88);
+        a[c + 8] = _mm512_shuffle_f32x4(b[c], b[c + 4], 0xdd);
+        a[c + 12] = _mm512_shuffle_f32x4(b[c + 8], b[c + 12], 0xdd);
+    }
+    for (int c = 0; c < 4; c++) {
+        r[c] = _mm512_shuffle_f32x4(a[c], a[c + 4], 0x88);
+        r[c + 8] = _mm512_shuffle_f32x4(a[c], a[c + 4], 0xdd);
+        r[c + 4] = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x88);
+        r[c + 12] = _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xdd);
+    }
+}
+
+#endif /* KVW_KERNELS_VEC_AVX512_H */
