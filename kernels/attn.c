@@ -33,8 +33,19 @@
 
 static const struct kvw_attn_variant variants_f32[] = {FLOAT_VARIANTS};
 static const struct kvw_attn_variant variants_f16[] = {FLOAT_VARIANTS};
-static const struct kvw_attn_variant variants_bf16[] = {FLOAT_VARIANTS};
-static const struct kvw_attn_variant variants_i8[] = {FLOAT_VARIANTS};
+
+static const struct kvw_attn_variant variants_bf16[] = {
+#if defined(__x86_64__)
+    {"avx512_bf16", KVW_CPU_AVX512 | KVW_CPU_AVX512_BF16, attn_avx512_bf16},
+#endif
+    FLOAT_VARIANTS};
+
+static const struct kvw_attn_variant variants_i8[] = {
+#if defined(__x86_64__)
+    {"avx512_vnni", KVW_CPU_AVX512 | KVW_CPU_AVX512_VNNI | KVW_CPU_AVX512_BF16,
+     attn_avx512_vnni},
+#endif
+    FLOAT_VARIANTS};
 
 static const struct {
     const struct kvw_attn_variant *rows;

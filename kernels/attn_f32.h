@@ -23,6 +23,97 @@ static inline void weight_store(void *weight, uint32_t at, vec a, vec b)
 
 #include "kernels/attn_soft.h"
 
+INLINE_PACK void pack_k_from(float *dst, const void *const *key, uint32_t type,
+                             uint32_t head_dim, ptrdiff_t ahead)
+{
+    for (uint32_t d = 0; d < head_dim; d += VEC_LANES) {
+        const uint32_t n = lanes_at(d, head_dim);
+        vec r[VEC_LANES];
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            r[i] = key[i] == NULL ? vec_zero() : load_any(key[i], type, d, n);
+            fetch(key[i], ahead, type, d);
+        }
+        vec_transpose(r);
+        for (uint32_t i = 0; i < n; i++)
+            vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
+    }
+}
+
+static void pack_k_turned(float *dst, const struct attn_tile *tile, uint32_t slot,
+                          const struct attn_shape *shape)
+{
+    float turned[VEC_LANES][KVW_HEAD_DIM_MAX];
+    const void *key[VEC_LANES];
+    const uint32_t type = keys_turned(key, turned, tile, slot, shape);
+
+    pack_k_from(dst, key, type, shape->head_dim_k, 0);
+}
+
+static void pack_k(uint32_t *to, const struct attn_tile *tile, uint32_t slot,
+                   const struct attn_shape *shape)
+{
+    float *dst = (float *)(void *)to;
+    const void *const *key = &tile->k[slot];
+
+    if (tile->has_raw)
+        pack_k_turned(dst, tile, slot, shape);
+    else if (shape->kv_type == KVW_NUM_F32)
+        pack_k_from(dst, key, KVW_NUM_F32, shape->head_dim_k, tile->k_ahead);
+    else if (shape->kv_type == KVW_NUM_BF16)
+        pack_k_from(dst, key, KVW_NUM_BF16, shape->head_dim_k, tile->k_ahead);
+    else if (shape->kv_type == KVW_NUM_F16)
+        pack_k_from(dst, key, KVW_NUM_F16, shape->head_dim_k, tile->k_ahead);
+    else
+        pack_k_from(dst, key, KVW_NUM_I8, shape->head_dim_k, tile->k_ahead);
+}
+
+INLINE_PACK void pack_v_from(float *dst, const struct attn_tile *tile, uint32_t begin,
+                             uint32_t end, const struct attn_shape *shape,
+                             uint32_t type)
+{
+    const size_t block = (size_t)(shape->n_slots + 2) * VEC_LANES;
+
+    for (uint32_t slot = begin; slot < end; slot++) {
+        const void *row = tile->v[slot];
+        float *to = dst + (size_t)slot * VEC_LANES;
+        for (uint32_t d = 0; d < shape->head_dim_v; d += VEC_LANES) {
+            const uint32_t n = lanes_at(d, shape->head_dim_v);
+            vec_store(to, row == NULL ? vec_zero() : load_any(row, type, d, n));
+            fetch(row, tile->v_ahead, type, d);
+            to += block;
+        }
+    }
+}
+
+static void pack_v(void *dst, const struct attn_tile *tile, uint32_t begin,
+                   uint32_t end, const struct attn_shape *shape)
+{
+    if (shape->kv_type == KVW_NUM_F32)
+        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_F32);
+    else if (shape->kv_type == KVW_NUM_BF16)
+        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_BF16);
+    else if (shape->kv_type == KVW_NUM_F16)
+        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_F16);
+    else
+        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_I8);
+}
+
+static void pack_q(uint32_t *dst, const float *const *rows, uint32_t n, uint32_t n_rows,
+                   const struct attn_shape *shape, double factor, float *scale,
+                   int32_t *sum)
+{
+    float *to = (float *)(void *)dst;
+
+    (void)scale;
+    (void)sum;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        for (uint32_t d = 0; d < shape->head_dim_k; d++) {
+            const float x = i < n ? (float)((double)rows[i][d] * factor) : 0;
+            to[(size_t)d * n_rows + i] = x;
+        }
+    }
+}
+
 /* n_rows x n_blocks * VEC_LANES scores. */
 INLINE void score_part(const uint32_t n_rows, const uint32_t n_blocks, float *score,
                        const float *q, const float *k, uint32_t units)
@@ -89,6 +180,30 @@ static vec value_careful(const float *weight, const float *v, uint32_t begin,
     return acc;
 }
 
+/* sums = sums * keep + products * take, for one row and block of columns. */
+INLINE void value_join(const struct attn_value *w, uint32_t i, uint32_t at,
+                       vec products)
+{
+    float *sum = w->sums + (size_t)i * w->shape->v_pitch + at;
+    const vec kept = vec_mul(vec_load(sum), vec_set(w->keep[i]));
+
+    vec_store(sum, vec_fma(products, vec_set(w->take[i]), kept));
+}
+
+static __attribute__((noinline)) void value_again(const struct attn_value *w,
+                                                  const float *first, uint32_t n_rows,
+                                                  uint32_t n_blocks, uint32_t at)
+{
+    const size_t block = (size_t)(w->shape->n_slots + 2) * VEC_LANES;
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        for (uint32_t j = 0; j < n_blocks; j++)
+            value_join(w, i, at + j * VEC_LANES,
+                       value_careful((const float *)w->weight + i * ATTN_PITCH,
+                                     first + j * block, w->begin, w->end));
+    }
+}
+
 /* n_rows x n_blocks * VEC_LANES sums. */
 INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
                        const struct attn_value *w, uint32_t at)
@@ -127,19 +242,15 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
         for (uint32_t j = 0; j < n_blocks; j++)
             finite = vec_fma(acc[i][j], vec_zero(), finite);
     }
-    const bool is_careful = vec_has_nan(finite);
+    if (__builtin_expect(vec_has_nan(finite), 0)) {
+        value_again(w, first, n_rows, n_blocks, at);
+        return;
+    }
     UNROLLED
     for (uint32_t i = 0; i < n_rows; i++) {
-        const vec keep = vec_set(w->keep[i]);
-        const vec take = vec_set(w->take[i]);
         UNROLLED
-        for (uint32_t j = 0; j < n_blocks; j++) {
-            float *sum = w->sums + (size_t)i * w->shape->v_pitch + at + j * VEC_LANES;
-            if (is_careful)
-                acc[i][j] = value_careful((const float *)w->weight + i * ATTN_PITCH,
-                                          first + j * block, w->begin, w->end);
-            vec_store(sum, vec_fma(acc[i][j], take, vec_mul(vec_load(sum), keep)));
-        }
+        for (uint32_t j = 0; j < n_blocks; j++)
+            value_join(w, i, at + j * VEC_LANES, acc[i][j]);
     }
 }
 

@@ -51,9 +51,11 @@ struct attn_tile {
     float bias[ATTN_TILE];       /* of base 2 */
     uint64_t filled[ATTN_WORDS]; /* a bit for each slot that has a row */
     uint64_t first_row;          /* number of slot 0, if is_numbered */
-    uint32_t begin;              /* the first slot that has a row */
-    uint32_t end;                /* behind the last one */
-    bool is_numbered;            /* rows have numbers that the mask looks at */
+    ptrdiff_t k_ahead; /* from a key to one that will soon be read, most likely */
+    ptrdiff_t v_ahead; /* bytes, as k_ahead */
+    uint32_t begin;    /* the first slot that has a row */
+    uint32_t end;      /* behind the last one */
+    bool is_numbered;  /* rows have numbers that the mask looks at */
     bool has_bias;
     bool has_raw;
 };

@@ -87,44 +87,84 @@ INLINE vec scaled(vec weight, const float *scale)
     return vec_if_less(vec_zero(), weight, product, weight);
 }
 
-static void weigh_row(struct attn_weigh *w, uint32_t i)
+/* The greatest score of each row. NaN passes it by and is found again in the sum. */
+INLINE void find_max(struct attn_weigh *w, uint32_t first, const uint32_t n)
 {
-    const float *score = w->score + (size_t)i * ATTN_PITCH;
-    const bool has_scales = w->shape->kv_type == KVW_NUM_I8;
-    vec max[2] = {vec_set(-INFINITY), vec_set(-INFINITY)};
-    vec sum[2] = {vec_zero(), vec_zero()};
+    const float *score = w->score + (size_t)first * ATTN_PITCH;
+    vec max[2][2];
 
-    /* NaN passes the greatest by and is found again in the sum. */
-    for (uint32_t slot = w->begin; slot < w->end; slot += 2 * VEC_LANES) {
-        max[0] = vec_max(vec_load(&score[slot]), max[0]);
-        max[1] = vec_max(vec_load(&score[slot + VEC_LANES]), max[1]);
+    for (uint32_t i = 0; i < n; i++) {
+        max[i][0] = vec_set(-INFINITY);
+        max[i][1] = max[i][0];
     }
-    w->max[i] = vec_max_of(vec_max(max[0], max[1]));
-    const vec base = vec_set(w->max[i] == -INFINITY ? 0 : w->max[i]);
     for (uint32_t slot = w->begin; slot < w->end; slot += 2 * VEC_LANES) {
-        vec a = exp2_of(vec_sub(vec_load(&score[slot]), base));
-        vec b = exp2_of(vec_sub(vec_load(&score[slot + VEC_LANES]), base));
-        sum[0] = vec_add(sum[0], a);
-        sum[1] = vec_add(sum[1], b);
-        if (has_scales) {
-            a = scaled(a, &w->tile->v_scale[slot]);
-            b = scaled(b, &w->tile->v_scale[slot + VEC_LANES]);
+        UNROLLED
+        for (uint32_t i = 0; i < n; i++) {
+            const float *s = &score[i * ATTN_PITCH + slot];
+            max[i][0] = vec_max(vec_load(s), max[i][0]);
+            max[i][1] = vec_max(vec_load(s + VEC_LANES), max[i][1]);
         }
-        weight_store(w->weight, i * ATTN_PITCH + slot, a, b);
     }
-    w->sum[i] = vec_sum(vec_add(sum[0], sum[1]));
+    for (uint32_t i = 0; i < n; i++)
+        w->max[first + i] = vec_max_of(vec_max(max[i][0], max[i][1]));
+}
+
+/* Weights of n rows at once, whose chains of instructions overlap. */
+INLINE void weigh_rows(struct attn_weigh *w, uint32_t first, const uint32_t n,
+                       const bool has_scales)
+{
+    const float *score = w->score + (size_t)first * ATTN_PITCH;
+    const uint32_t end = w->end;
+    void *weight = w->weight;
+    vec base[2];
+    vec sum[2][2];
+
+    find_max(w, first, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const float max = w->max[first + i];
+        base[i] = vec_set(max == -INFINITY ? 0 : max);
+        sum[i][0] = vec_zero();
+        sum[i][1] = vec_zero();
+    }
+    for (uint32_t slot = w->begin; slot < end; slot += 2 * VEC_LANES) {
+        UNROLLED
+        for (uint32_t i = 0; i < n; i++) {
+            const float *s = &score[i * ATTN_PITCH + slot];
+            vec a = exp2_of(vec_sub(vec_load(s), base[i]));
+            vec b = exp2_of(vec_sub(vec_load(s + VEC_LANES), base[i]));
+            sum[i][0] = vec_add(sum[i][0], a);
+            sum[i][1] = vec_add(sum[i][1], b);
+            if (has_scales) {
+                a = scaled(a, &w->tile->v_scale[slot]);
+                b = scaled(b, &w->tile->v_scale[slot + VEC_LANES]);
+            }
+            weight_store(weight, (first + i) * ATTN_PITCH + slot, a, b);
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        w->sum[first + i] = vec_sum(vec_add(sum[i][0], sum[i][1]));
 }
 
 static void weigh(struct attn_weigh *w)
 {
-    const bool is_plain = w->seen == NULL && w->shape->cap == 0 && !w->tile->has_bias &&
-                          w->shape->kv_type != KVW_NUM_I8;
+    const bool has_scales = w->shape->kv_type == KVW_NUM_I8;
+    const bool is_plain =
+        w->seen == NULL && w->shape->cap == 0 && !w->tile->has_bias && !has_scales;
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; i < w->n_rows; i++) {
-        if (!is_plain)
-            transform_row(w, i);
-        weigh_row(w, i);
+    for (uint32_t row = 0; row < w->n_rows && !is_plain; row++)
+        transform_row(w, row);
+    if (has_scales) {
+        for (; i + 2 <= w->n_rows; i += 2)
+            weigh_rows(w, i, 2, true);
+        if (i < w->n_rows)
+            weigh_rows(w, i, 1, true);
+        return;
     }
+    for (; i + 2 <= w->n_rows; i += 2)
+        weigh_rows(w, i, 2, false);
+    if (i < w->n_rows)
+        weigh_rows(w, i, 1, false);
 }
 
 /* A row that sees nothing in the tile (sum 0) stays as it is, to the sign of zero: its

@@ -8,6 +8,7 @@
 #include "kernels/rows.h"
 
 #define LOG2_E 1.4426950408889634
+#define AHEAD 32 /* rows: some KiB, what memory delivers until it answers */
 
 static bool is_numbered(const struct kvw_attn_args *args,
                         const struct kvw_attn_piece *piece)
@@ -118,6 +119,8 @@ static void fill_rows(struct attn_tile *tile, uint32_t slot, uint32_t n,
         tile->k[slot + i] = k + (ptrdiff_t)i * p->k_row_stride;
         tile->v[slot + i] = v + (ptrdiff_t)i * p->v_row_stride;
     }
+    tile->k_ahead = (ptrdiff_t)AHEAD * p->k_row_stride;
+    tile->v_ahead = (ptrdiff_t)AHEAD * p->v_row_stride;
     bits_set(tile->filled, slot, slot + n);
     if (slot < tile->begin)
         tile->begin = slot;

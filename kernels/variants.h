@@ -12,6 +12,8 @@
 kvw_attn_fn attn_ref;
 kvw_attn_fn attn_avx2;
 kvw_attn_fn attn_avx512;
+kvw_attn_fn attn_avx512_bf16; /* of BF16 */
+kvw_attn_fn attn_avx512_vnni; /* of I8 */
 kvw_rope_fn rope_ref;
 
 kvw_merge_fn merge_ref;

@@ -78,4 +78,8 @@ double case_value(const struct attn_case *a, uint32_t piece, uint64_t i, uint32_
 void case_check(struct attn_case *a, struct check *c, const struct kvw_attn_variant *v,
                 const char *claim);
 
+/* Check that out holds what merging of the results of two parts of the rows may give. */
+void case_check_merged(const struct attn_case *a, struct check *c,
+                       const struct kvw_attn_variant *v, const char *claim);
+
 #endif /* KVW_TESTS_KERNELS_ATTN_CASE_H */

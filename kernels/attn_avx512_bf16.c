@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over bf16 rows with AVX-512 BF16: queries and weights are rounded to bf16, and
+ * VDPBF16PS adds two products at a time to a float. It flushes subnormal numbers.
+ */
+#include "kernels/vec_avx512.h"
+
+#include "kernels/attn_bf16.h"
+#include "kernels/num.h"
+#include "kernels/variants.h"
+
+/* Two elements of a key to a unit: units x 16 slots. */
+INLINE void pack_pairs(uint32_t *dst, const void *const *key, uint32_t head_dim,
+                       ptrdiff_t ahead)
+{
+    for (uint32_t d = 0; d < head_dim; d += 2 * VEC_LANES) {
+        const uint32_t left = head_dim - d;
+        const __mmask32 mask = left < 32 ? (1u << left) - 1u : UINT32_MAX;
+        const uint32_t n_units = left < 32 ? (left + 1) / 2 : VEC_LANES;
+        vec r[VEC_LANES];
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            const uint16_t *x = key[i];
+            r[i] = x == NULL
+                       ? vec_zero()
+                       : _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x + d));
+            fetch(x, ahead, KVW_NUM_BF16, d);
+        }
+        vec_transpose(r);
+        for (uint32_t u = 0; u < n_units; u++)
+            vec_store((float *)(void *)&dst[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
+    }
+}
+
+static void pack_pairs_turned(uint32_t *dst, const struct attn_tile *tile,
+                              uint32_t slot, const struct attn_shape *shape)
+{
+    float turned[VEC_LANES][KVW_HEAD_DIM_MAX];
+    const void *key[VEC_LANES];
+
+    (void)keys_turned(key, turned, tile, slot, shape);
+    for (uint32_t i = 0; i < VEC_LANES; i++) {
+        uint16_t *narrow = (uint16_t *)(void *)turned[i];
+        for (uint32_t d = 0; d < shape->head_dim_k && key[i] != NULL; d++)
+            narrow[d] = bf16_from_f32(turned[i][d]);
+    }
+    pack_pairs(dst, key, shape->head_dim_k, 0);
+}
+
+static void pack_k_bf16(uint32_t *dst, const struct attn_tile *tile, uint32_t slot,
+                        const struct attn_shape *shape)
+{
+    if (tile->has_raw)
+        pack_pairs_turned(dst, tile, slot, shape);
+    else
+        pack_pairs(dst, &tile->k[slot], shape->head_dim_k, tile->k_ahead);
+}
+
+/* Pairs of slots: blocks of 16 columns x slots / 2. */
+static void pack_v_bf16(void *dst, const struct attn_tile *tile, uint32_t begin,
+                        uint32_t end, const struct attn_shape *shape)
+{
+    const size_t block = (size_t)(shape->n_slots + 2) * VEC_LANES / 2;
+    const __m512i below =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
+                         39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i above = _mm512_add_epi16(below, _mm512_set1_epi16(16));
+
+    for (uint32_t slot = begin; slot < end; slot += 2) {
+        const uint16_t *even = tile->v[slot];
+        const uint16_t *odd = tile->v[slot + 1];
+        uint32_t *to = (uint32_t *)dst + (size_t)slot / 2 * VEC_LANES;
+        for (uint32_t d = 0; d < shape->head_dim_v; d += 2 * VEC_LANES) {
+            const uint32_t left = shape->head_dim_v - d;
+            const __mmask32 mask = left < 32 ? (1u << left) - 1u : UINT32_MAX;
+            const __m512i zero = _mm512_setzero_si512();
+            const __m512i a =
+                even == NULL ? zero : _mm512_maskz_loadu_epi16(mask, even + d);
+            const __m512i b =
+                odd == NULL ? zero : _mm512_maskz_loadu_epi16(mask, odd + d);
+            fetch(even, tile->v_ahead, KVW_NUM_BF16, d);
+            fetch(odd, tile->v_ahead, KVW_NUM_BF16, d);
+            _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, below, b));
+            if (left > VEC_LANES)
+                _mm512_storeu_si512(to + block, _mm512_permutex2var_epi16(a, above, b));
+            to += 2 * block;
+        }
+    }
+}
+
+static void pack_q_bf16(uint32_t *dst, const float *const *rows, uint32_t n,
+                        uint32_t n_rows, const struct attn_shape *shape, double factor,
+                        float *scale, int32_t *sum)
+{
+    uint16_t *to = (uint16_t *)(void *)dst;
+
+    (void)scale;
+    (void)sum;
+    for (uint32_t i = 0; i < n_rows; i++) {
+        for (uint32_t d = 0; d < 2 * shape->units; d++) {
+            float x = 0;
+            if (i < n && d < shape->head_dim_k)
+                x = (float)((double)rows[i][d] * factor);
+            to[((size_t)(d / 2) * n_rows + i) * 2 + d % 2] = bf16_from_f32(x);
+        }
+    }
+}
+
+/* n_rows x n_blocks * VEC_LANES scores. */
+INLINE void score_part(const uint32_t n_rows, const uint32_t n_blocks, float *score,
+                       const uint32_t *q, const uint32_t *k, uint32_t units)
+{
+    const size_t block = (size_t)units * VEC_LANES;
+    vec acc[FULL_ROWS][4];
+
+    UNROLLED
+    for (uint32_t i = 0; i < n_rows; i++) {
+        UNROLLED
+        for (uint32_t j = 0; j < n_blocks; j++)
+            acc[i][j] = vec_zero();
+    }
+    for (uint32_t u = 0; u < units; u++) {
+        __m512i key[4];
+        UNROLLED
+        for (uint32_t j = 0; j < n_blocks; j++)
+            key[j] = _mm512_loadu_si512(k + j * block);
+        UNROLLED
+        for (uint32_t i = 0; i < n_rows; i++) {
+            const __m512i x = pair_set(&q[i]);
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                acc[i][j] = dot_pairs(acc[i][j], x, key[j]);
+        }
+        q += n_rows;
+        k += VEC_LANES;
+    }
+    UNROLLED
+    for (uint32_t i = 0; i < n_rows; i++) {
+        UNROLLED
+        for (uint32_t j = 0; j < n_blocks; j++)
+            vec_store(&score[i * ATTN_PITCH + j * VEC_LANES], acc[i][j]);
+    }
+}
+
+/* n_blocks is even: blocks four at a time where there are few rows, else two. */
+INLINE void score_rows(const uint32_t n_rows, float *score, const uint32_t *q,
+                       const uint32_t *k, uint32_t n_blocks, uint32_t units)
+{
+    const size_t block = (size_t)units * VEC_LANES;
+    uint32_t b = 0;
+
+    if (4 * n_rows <= 2 * FULL_ROWS) {
+        for (; b + 4 <= n_blocks; b += 4)
+            score_part(n_rows, 4, score + b * VEC_LANES, q, k + b * block, units);
+    }
+    for (; b < n_blocks; b += 2)
+        score_part(n_rows, 2, score + b * VEC_LANES, q, k + b * block, units);
+}
+
+static void score(float *to, const struct attn_queries *queries, const uint32_t *k,
+                  uint32_t n_blocks, const struct attn_shape *shape)
+{
+    const uint32_t *q = queries->q;
+
+    switch (queries->n_rows) {
+    case 1:
+        score_rows(1, to, q, k, n_blocks, shape->units);
+        break;
+    case 2:
+        score_rows(2, to, q, k, n_blocks, shape->units);
+        break;
+    case 4:
+        score_rows(4, to, q, k, n_blocks, shape->units);
+        break;
+    case 6:
+        score_rows(6, to, q, k, n_blocks, shape->units);
+        break;
+    case 8:
+        score_rows(8, to, q, k, n_blocks, shape->units);
+        break;
+    default:
+        score_rows(12, to, q, k, n_blocks, shape->units);
+        break;
+    }
+}
+
+void attn_avx512_bf16(const struct kvw_attn_args *args)
+{
+    static const struct attn_micro micro = {
+        .lanes = VEC_LANES,
+        .rows = FULL_ROWS,
+        .pack = 2,
+        .v_bytes = sizeof(uint16_t),
+        .rows_for = rows_for,
+        .pack_q = pack_q_bf16,
+        .pack_k = pack_k_bf16,
+        .pack_v = pack_v_bf16,
+        .score = score,
+        .weigh = weigh,
+        .value = value,
+        .join = join,
+    };
+
+    attn_frame_run(args, &micro);
+}

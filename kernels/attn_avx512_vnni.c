@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention over int8 rows with AVX-512 VNNI and BF16. Scores: queries are rounded to 8
+ * bits with a scale per row, and VPDPBUSD adds four products of whole numbers at a time,
+ * exactly. It wants one factor unsigned: keys get 128 added (their sign bit flipped), and
+ * sums begin at -128 times the sum of the query. Values: int8 is exact in bf16, so
+ * weights, times the scale of their row, and values are multiplied as attn_bf16.h does.
+ */
+#include "kernels/vec_avx512.h"
+
+#include "kernels/attn_bf16.h"
+#include "kernels/variants.h"
+
+/* Four elements of a key to a unit: units x 16 slots. */
+static void pack_k_i8(uint32_t *dst, const struct attn_tile *tile, uint32_t slot,
+                      const struct attn_shape *shape)
+{
+    const __m512i flip = _mm512_set1_epi8(INT8_MIN);
+    const uint32_t n_bytes = shape->head_dim_k;
+
+    for (uint32_t d = 0; d < n_bytes; d += 4 * VEC_LANES) {
+        const uint32_t left = n_bytes - d;
+        const __mmask64 mask = left < 64 ? ((uint64_t)1 << left) - 1u : UINT64_MAX;
+        const uint32_t n_units = left < 64 ? (left + 3) / 4 : VEC_LANES;
+        vec r[VEC_LANES];
+        for (uint32_t i = 0; i < VEC_LANES; i++) {
+            const int8_t *x = tile->k[slot + i];
+            const __m512i bytes = x == NULL ? _mm512_setzero_si512()
+                                            : _mm512_maskz_loadu_epi8(mask, x + d);
+            r[i] = _mm512_castsi512_ps(_mm512_xor_si512(bytes, flip));
+            fetch(x, tile->k_ahead, KVW_NUM_I8, d);
+        }
+        vec_transpose(r);
+        for (uint32_t u = 0; u < n_units; u++)
+            vec_store((float *)(void *)&dst[(size_t)(d / 4 + u) * VEC_LANES], r[u]);
+    }
+}
+
+/* The 16 values at d of a row as floats, which have at most 8 significant bits. */
+INLINE __m512i value_bits(const int8_t *row, uint32_t d, uint32_t n)
+{
+    if (row == NULL)
+        return _mm512_setzero_si512();
+    return _mm512_castps_si512(vec_load_i8_n(row + d, n));
+}
+
+/* Pairs of slots: blocks of 16 columns x slots / 2. */
+static void pack_v_i8(void *dst, const struct attn_tile *tile, uint32_t begin,
+                      uint32_t end, const struct attn_shape *shape)
+{
+    const size_t block = (size_t)(shape->n_slots + 2) * VEC_LANES / 2;
+
+    for (uint32_t slot = begin; slot < end; slot += 2) {
+        const int8_t *even = tile->v[slot];
+        const int8_t *odd = tile->v[slot + 1];
+        uint32_t *to = (uint32_t *)dst + (size_t)slot / 2 * VEC_LANES;
+        for (uint32_t d = 0; d < shape->head_dim_v; d += VEC_LANES) {
+            const uint32_t n = lanes_at(d, shape->head_dim_v);
+            const __m512i low = _mm512_srli_epi32(value_bits(even, d, n), 16);
+            fetch(even, tile->v_ahead, KVW_NUM_I8, d);
+            fetch(odd, tile->v_ahead, KVW_NUM_I8, d);
+            _mm512_storeu_si512(
+                to, _mm512_mask_blend_epi16(0xaaaaaaaau, low, value_bits(odd, d, n)));
+            to += block;
+        }
+    }
+}
+
+/* The greatest magnitude of a query; NaN if it has a NaN or an infinity. */
+static float span_of(const float *row, uint32_t n, double factor)
+{
+    float span = 0;
+
+    for (uint32_t d = 0; d < n; d++) {
+        const float x = fabsf((float)((double)row[d] * factor));
+        if (!isfinite(x))
+            return NAN;
+        span = x > span ? x : span;
+    }
+    return span;
+}
+
+static void pack_q_i8(uint32_t *dst, const float *const *rows, uint32_t n,
+                      uint32_t n_rows, const struct attn_shape *shape, double factor,
+                      float *scale, int32_t *sum)
+{
+    int8_t *to = (int8_t *)(void *)dst;
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const float span = i < n ? span_of(rows[i], shape->head_dim_k, factor) : 0;
+        const double per_step = span > 0 ? 127 / (double)span : 0;
+        scale[i] = span / 127;
+        sum[i] = 0;
+        for (uint32_t d = 0; d < 4 * shape->units; d++) {
+            double x = 0;
+            if (i < n && d < shape->head_dim_k && per_step > 0)
+                x = rint((double)rows[i][d] * factor * per_step);
+            to[((size_t)(d / 4) * n_rows + i) * 4 + d % 4] = (int8_t)x;
+            sum[i] += (int32_t)x;
+        }
+    }
+}
+
+/* n_rows x n_blocks * VEC_LANES scores. */
+INLINE void score_part(const uint32_t n_rows, const uint32_t n_blocks, float *score,
+                       const struct attn_queries *queries, const uint32_t *k,
+                       uint32_t units)
+{
+    const size_t block = (size_t)units * VEC_LANES;
+    const uint32_t *q = queries->q;
+    __m512i acc[FULL_ROWS][4];
+
+    UNROLLED
+    for (uint32_t i = 0; i < n_rows; i++) {
+        UNROLLED
+        for (uint32_t j = 0; j < n_blocks; j++)
+            acc[i][j] = _mm512_set1_epi32(-128 * queries->sum[i]);
+    }
+    for (uint32_t u = 0; u < units; u++) {
+        __m512i key[4];
+        UNROLLED
+        for (uint32_t j = 0; j < n_blocks; j++)
+            key[j] = _mm512_loadu_si512(k + j * block);
+        UNROLLED
+        for (uint32_t i = 0; i < n_rows; i++) {
+            const __m512i x = pair_set(&q[i]);
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                acc[i][j] = _mm512_dpbusd_epi32(acc[i][j], key[j], x);
+        }
+        q += n_rows;
+        k += VEC_LANES;
+    }
+    UNROLLED
+    for (uint32_t i = 0; i < n_rows; i++) {
+        const vec step = vec_set(queries->scale[i]);
+        UNROLLED
+        for (uint32_t j = 0; j < n_blocks; j++)
+            vec_store(&score[i * ATTN_PITCH + j * VEC_LANES],
+                      vec_mul(_mm512_cvtepi32_ps(acc[i][j]), step));
+    }
+}
+
+/* n_blocks is even: blocks four at a time where there are few rows, else two. */
+INLINE void score_rows(const uint32_t n_rows, float *score,
+                       const struct attn_queries *queries, const uint32_t *k,
+                       uint32_t n_blocks, uint32_t units)
+{
+    const size_t block = (size_t)units * VEC_LANES;
+    uint32_t b = 0;
+
+    if (4 * n_rows <= 2 * FULL_ROWS) {
+        for (; b + 4 <= n_blocks; b += 4)
+            score_part(n_rows, 4, score + b * VEC_LANES, queries, k + b * block, units);
+    }
+    for (; b < n_blocks; b += 2)
+        score_part(n_rows, 2, score + b * VEC_LANES, queries, k + b * block, units);
+}
+
+static void score(float *to, const struct attn_queries *queries, const uint32_t *k,
+                  uint32_t n_blocks, const struct attn_shape *shape)
+{
+    switch (queries->n_rows) {
+    case 1:
+        score_rows(1, to, queries, k, n_blocks, shape->units);
+        break;
+    case 2:
+        score_rows(2, to, queries, k, n_blocks, shape->units);
+        break;
+    case 4:
+        score_rows(4, to, queries, k, n_blocks, shape->units);
+        break;
+    case 6:
+        score_rows(6, to, queries, k, n_blocks, shape->units);
+        break;
+    case 8:
+        score_rows(8, to, queries, k, n_blocks, shape->units);
+        break;
+    default:
+        score_rows(12, to, queries, k, n_blocks, shape->units);
+        break;
+    }
+}
+
+static bool has_raw_keys(const struct kvw_attn_args *args)
+{
+    for (uint32_t i = 0; i < args->n_pieces; i++) {
+        if ((args->pieces[i].flags & KVW_ATTN_RAW_KEYS) != 0)
+            return true;
+    }
+    return false;
+}
+
+void attn_avx512_vnni(const struct kvw_attn_args *args)
+{
+    static const struct attn_micro micro = {
+        .lanes = VEC_LANES,
+        .rows = FULL_ROWS,
+        .pack = 4,
+        .v_bytes = sizeof(uint16_t),
+        .rows_for = rows_for,
+        .pack_q = pack_q_i8,
+        .pack_k = pack_k_i8,
+        .pack_v = pack_v_i8,
+        .score = score,
+        .weigh = weigh,
+        .value = value,
+        .join = join,
+    };
+
+    /* A rotated key is no longer int8. */
+    if (has_raw_keys(args))
+        attn_avx512(args);
+    else
+        attn_frame_run(args, &micro);
+}
