@@ -77,6 +77,7 @@ void attn_avx2(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .settle = settle,
         .join = join,
     };
 

@@ -84,6 +84,7 @@ void attn_avx512(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .settle = settle,
         .join = join,
     };
 

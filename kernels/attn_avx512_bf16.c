@@ -26,7 +26,10 @@ INLINE void pack_pairs(uint32_t *dst, const void *const *key, uint32_t head_dim,
             fetch(x, ahead, KVW_NUM_BF16, d);
         }
         vec_transpose(r);
-        for (uint32_t u = 0; u < n_units; u++)
+        /* A count that is known keeps r in registers. */
+        for (uint32_t u = 0; u < VEC_LANES && n_units == VEC_LANES; u++)
+            vec_store((float *)(void *)&dst[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
+        for (uint32_t u = 0; u < n_units && n_units < VEC_LANES; u++)
             vec_store((float *)(void *)&dst[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
     }
 }
@@ -57,9 +60,9 @@ static void pack_k_bf16(uint32_t *dst, const struct attn_tile *tile, uint32_t sl
 
 /* Pairs of slots: blocks of 16 columns x slots / 2. */
 static void pack_v_bf16(void *dst, const struct attn_tile *tile, uint32_t begin,
-                        uint32_t end, const struct attn_shape *shape)
+                        uint32_t end, uint32_t v_slots, const struct attn_shape *shape)
 {
-    const size_t block = (size_t)(shape->n_slots + 2) * VEC_LANES / 2;
+    const size_t block = (size_t)v_slots * VEC_LANES / 2;
     const __m512i below =
         _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
                          39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -68,7 +71,7 @@ static void pack_v_bf16(void *dst, const struct attn_tile *tile, uint32_t begin,
     for (uint32_t slot = begin; slot < end; slot += 2) {
         const uint16_t *even = tile->v[slot];
         const uint16_t *odd = tile->v[slot + 1];
-        uint32_t *to = (uint32_t *)dst + (size_t)slot / 2 * VEC_LANES;
+        uint32_t *to = (uint32_t *)dst + (size_t)(slot - begin) / 2 * VEC_LANES;
         for (uint32_t d = 0; d < shape->head_dim_v; d += 2 * VEC_LANES) {
             const uint32_t left = shape->head_dim_v - d;
             const __mmask32 mask = left < 32 ? (1u << left) - 1u : UINT32_MAX;
@@ -197,6 +200,7 @@ void attn_avx512_bf16(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .settle = settle,
         .join = join,
     };
 

@@ -31,7 +31,10 @@ static void pack_k_i8(uint32_t *dst, const struct attn_tile *tile, uint32_t slot
             fetch(x, tile->k_ahead, KVW_NUM_I8, d);
         }
         vec_transpose(r);
-        for (uint32_t u = 0; u < n_units; u++)
+        /* A count that is known keeps r in registers. */
+        for (uint32_t u = 0; u < VEC_LANES && n_units == VEC_LANES; u++)
+            vec_store((float *)(void *)&dst[(size_t)(d / 4 + u) * VEC_LANES], r[u]);
+        for (uint32_t u = 0; u < n_units && n_units < VEC_LANES; u++)
             vec_store((float *)(void *)&dst[(size_t)(d / 4 + u) * VEC_LANES], r[u]);
     }
 }
@@ -46,14 +49,14 @@ INLINE __m512i value_bits(const int8_t *row, uint32_t d, uint32_t n)
 
 /* Pairs of slots: blocks of 16 columns x slots / 2. */
 static void pack_v_i8(void *dst, const struct attn_tile *tile, uint32_t begin,
-                      uint32_t end, const struct attn_shape *shape)
+                      uint32_t end, uint32_t v_slots, const struct attn_shape *shape)
 {
-    const size_t block = (size_t)(shape->n_slots + 2) * VEC_LANES / 2;
+    const size_t block = (size_t)v_slots * VEC_LANES / 2;
 
     for (uint32_t slot = begin; slot < end; slot += 2) {
         const int8_t *even = tile->v[slot];
         const int8_t *odd = tile->v[slot + 1];
-        uint32_t *to = (uint32_t *)dst + (size_t)slot / 2 * VEC_LANES;
+        uint32_t *to = (uint32_t *)dst + (size_t)(slot - begin) / 2 * VEC_LANES;
         for (uint32_t d = 0; d < shape->head_dim_v; d += VEC_LANES) {
             const uint32_t n = lanes_at(d, shape->head_dim_v);
             const __m512i low = _mm512_srli_epi32(value_bits(even, d, n), 16);
@@ -205,6 +208,7 @@ void attn_avx512_vnni(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .settle = settle,
         .join = join,
     };
 

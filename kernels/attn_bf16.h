@@ -52,7 +52,8 @@ static vec value_careful(const uint16_t *weight, const uint32_t *v, uint32_t beg
     for (uint32_t slot = begin; slot < end; slot += 2) {
         const uint32_t mask = (weight[slot] != 0 ? 0xffffu : 0) |
                               (weight[slot + 1] != 0 ? 0xffff0000u : 0);
-        const __m512i x = _mm512_loadu_si512(v + (size_t)slot / 2 * VEC_LANES);
+        const __m512i x =
+            _mm512_loadu_si512(v + (size_t)(slot - begin) / 2 * VEC_LANES);
         acc = dot_pairs(acc, pair_set(&weight[slot]),
                         _mm512_and_si512(x, _mm512_set1_epi32((int32_t)mask)));
     }
@@ -74,7 +75,7 @@ static __attribute__((noinline)) void value_again(const struct attn_value *w,
                                                   uint32_t n_rows, uint32_t n_blocks,
                                                   uint32_t at)
 {
-    const size_t block = (size_t)(w->shape->n_slots + 2) * VEC_LANES / 2;
+    const size_t block = (size_t)w->v_slots * VEC_LANES / 2;
 
     for (uint32_t i = 0; i < n_rows; i++) {
         for (uint32_t j = 0; j < n_blocks; j++)
@@ -88,11 +89,13 @@ static __attribute__((noinline)) void value_again(const struct attn_value *w,
 INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
                        const struct attn_value *w, uint32_t at)
 {
-    const size_t block = (size_t)(w->shape->n_slots + 2) * VEC_LANES / 2;
+    const size_t block = (size_t)w->v_slots * VEC_LANES / 2;
     const uint32_t *first = (const uint32_t *)w->v + at / VEC_LANES * block;
-    const uint32_t *v = first + (size_t)w->begin / 2 * VEC_LANES;
+    const uint32_t *v = first;
     const uint16_t *weight = (const uint16_t *)w->weight + w->begin;
     vec acc[FULL_ROWS][4];
+    float *partial = w->partial + at;
+    const uint32_t pitch = w->shape->v_pitch;
     vec finite = vec_zero();
 
     UNROLLED
@@ -100,6 +103,14 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
         UNROLLED
         for (uint32_t j = 0; j < n_blocks; j++)
             acc[i][j] = vec_zero();
+    }
+    if (w->is_split && !w->is_first) {
+        UNROLLED
+        for (uint32_t i = 0; i < n_rows; i++) {
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                acc[i][j] = vec_load(partial + (size_t)i * pitch + j * VEC_LANES);
+        }
     }
     for (uint32_t slot = w->begin; slot < w->end; slot += 2) {
         __m512i x[4];
@@ -115,6 +126,15 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
         }
         weight += 2;
         v += VEC_LANES;
+    }
+    if (w->is_split) {
+        UNROLLED
+        for (uint32_t i = 0; i < n_rows; i++) {
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                vec_store(partial + (size_t)i * pitch + j * VEC_LANES, acc[i][j]);
+        }
+        return;
     }
     UNROLLED
     for (uint32_t i = 0; i < n_rows; i++) {
@@ -147,6 +167,22 @@ INLINE void value_rows(const uint32_t n_rows, const struct attn_value *w)
         value_part(n_rows, 2, w, at);
     if (at < n)
         value_part(n_rows, 1, w, at);
+}
+
+static bool settle(const struct attn_value *w)
+{
+    const uint32_t pitch = w->shape->v_pitch;
+    vec finite = vec_zero();
+
+    for (uint32_t i = 0; i < w->n_rows * pitch; i += VEC_LANES)
+        finite = vec_fma(vec_load(w->partial + i), vec_zero(), finite);
+    if (vec_has_nan(finite))
+        return false;
+    for (uint32_t i = 0; i < w->n_rows; i++) {
+        for (uint32_t at = 0; at < pitch; at += VEC_LANES)
+            value_join(w, i, at, vec_load(w->partial + (size_t)i * pitch + at));
+    }
+    return true;
 }
 
 static void value(const struct attn_value *w)

@@ -34,7 +34,10 @@ INLINE_PACK void pack_k_from(float *dst, const void *const *key, uint32_t type,
             fetch(key[i], ahead, type, d);
         }
         vec_transpose(r);
-        for (uint32_t i = 0; i < n; i++)
+        /* A count that is known keeps r in registers. */
+        for (uint32_t i = 0; i < VEC_LANES && n == VEC_LANES; i++)
+            vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
+        for (uint32_t i = 0; i < n && n < VEC_LANES; i++)
             vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
     }
 }
@@ -68,14 +71,14 @@ static void pack_k(uint32_t *to, const struct attn_tile *tile, uint32_t slot,
 }
 
 INLINE_PACK void pack_v_from(float *dst, const struct attn_tile *tile, uint32_t begin,
-                             uint32_t end, const struct attn_shape *shape,
-                             uint32_t type)
+                             uint32_t end, uint32_t v_slots,
+                             const struct attn_shape *shape, uint32_t type)
 {
-    const size_t block = (size_t)(shape->n_slots + 2) * VEC_LANES;
+    const size_t block = (size_t)v_slots * VEC_LANES;
 
     for (uint32_t slot = begin; slot < end; slot++) {
         const void *row = tile->v[slot];
-        float *to = dst + (size_t)slot * VEC_LANES;
+        float *to = dst + (size_t)(slot - begin) * VEC_LANES;
         for (uint32_t d = 0; d < shape->head_dim_v; d += VEC_LANES) {
             const uint32_t n = lanes_at(d, shape->head_dim_v);
             vec_store(to, row == NULL ? vec_zero() : load_any(row, type, d, n));
@@ -86,16 +89,16 @@ INLINE_PACK void pack_v_from(float *dst, const struct attn_tile *tile, uint32_t 
 }
 
 static void pack_v(void *dst, const struct attn_tile *tile, uint32_t begin,
-                   uint32_t end, const struct attn_shape *shape)
+                   uint32_t end, uint32_t v_slots, const struct attn_shape *shape)
 {
     if (shape->kv_type == KVW_NUM_F32)
-        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_F32);
+        pack_v_from(dst, tile, begin, end, v_slots, shape, KVW_NUM_F32);
     else if (shape->kv_type == KVW_NUM_BF16)
-        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_BF16);
+        pack_v_from(dst, tile, begin, end, v_slots, shape, KVW_NUM_BF16);
     else if (shape->kv_type == KVW_NUM_F16)
-        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_F16);
+        pack_v_from(dst, tile, begin, end, v_slots, shape, KVW_NUM_F16);
     else
-        pack_v_from(dst, tile, begin, end, shape, KVW_NUM_I8);
+        pack_v_from(dst, tile, begin, end, v_slots, shape, KVW_NUM_I8);
 }
 
 static void pack_q(uint32_t *dst, const float *const *rows, uint32_t n, uint32_t n_rows,
@@ -174,8 +177,8 @@ static vec value_careful(const float *weight, const float *v, uint32_t begin,
     for (uint32_t slot = begin; slot < end; slot++) {
         if (weight[slot] == 0)
             continue;
-        acc =
-            vec_fma(vec_set(weight[slot]), vec_load(v + (size_t)slot * VEC_LANES), acc);
+        acc = vec_fma(vec_set(weight[slot]),
+                      vec_load(v + (size_t)(slot - begin) * VEC_LANES), acc);
     }
     return acc;
 }
@@ -194,7 +197,7 @@ static __attribute__((noinline)) void value_again(const struct attn_value *w,
                                                   const float *first, uint32_t n_rows,
                                                   uint32_t n_blocks, uint32_t at)
 {
-    const size_t block = (size_t)(w->shape->n_slots + 2) * VEC_LANES;
+    const size_t block = (size_t)w->v_slots * VEC_LANES;
 
     for (uint32_t i = 0; i < n_rows; i++) {
         for (uint32_t j = 0; j < n_blocks; j++)
@@ -208,11 +211,13 @@ static __attribute__((noinline)) void value_again(const struct attn_value *w,
 INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
                        const struct attn_value *w, uint32_t at)
 {
-    const size_t block = (size_t)(w->shape->n_slots + 2) * VEC_LANES;
+    const size_t block = (size_t)w->v_slots * VEC_LANES;
     const float *first = (const float *)w->v + at / VEC_LANES * block;
-    const float *v = first + (size_t)w->begin * VEC_LANES;
+    const float *v = first;
     const float *weight = (const float *)w->weight + w->begin;
     vec acc[FULL_ROWS][4];
+    float *partial = w->partial + at;
+    const uint32_t pitch = w->shape->v_pitch;
     vec finite = vec_zero();
 
     UNROLLED
@@ -220,6 +225,14 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
         UNROLLED
         for (uint32_t j = 0; j < n_blocks; j++)
             acc[i][j] = vec_zero();
+    }
+    if (w->is_split && !w->is_first) {
+        UNROLLED
+        for (uint32_t i = 0; i < n_rows; i++) {
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                acc[i][j] = vec_load(partial + (size_t)i * pitch + j * VEC_LANES);
+        }
     }
     for (uint32_t slot = w->begin; slot < w->end; slot++) {
         vec x[4];
@@ -235,6 +248,15 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
         }
         weight++;
         v += VEC_LANES;
+    }
+    if (w->is_split) {
+        UNROLLED
+        for (uint32_t i = 0; i < n_rows; i++) {
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                vec_store(partial + (size_t)i * pitch + j * VEC_LANES, acc[i][j]);
+        }
+        return;
     }
     UNROLLED
     for (uint32_t i = 0; i < n_rows; i++) {
@@ -267,6 +289,22 @@ INLINE void value_rows(const uint32_t n_rows, const struct attn_value *w)
         value_part(n_rows, 2, w, at);
     if (at < n)
         value_part(n_rows, 1, w, at);
+}
+
+static bool settle(const struct attn_value *w)
+{
+    const uint32_t pitch = w->shape->v_pitch;
+    vec finite = vec_zero();
+
+    for (uint32_t i = 0; i < w->n_rows * pitch; i += VEC_LANES)
+        finite = vec_fma(vec_load(w->partial + i), vec_zero(), finite);
+    if (vec_has_nan(finite))
+        return false;
+    for (uint32_t i = 0; i < w->n_rows; i++) {
+        for (uint32_t at = 0; at < pitch; at += VEC_LANES)
+            value_join(w, i, at, vec_load(w->partial + (size_t)i * pitch + at));
+    }
+    return true;
 }
 
 #endif /* KVW_KERNELS_ATTN_F32_H */

@@ -24,6 +24,10 @@
 #define FLOATS_MAX 65536u /* of a tile, of a block's queries, of its sums */
 #define PAD 2112u /* floats: rows of a micro-tile that are there to fill it, etc. */
 
+#define PARTS_MAX 64u        /* results of parts that are kept at a time */
+#define RESULT_FLOATS 65536u /* of all of them */
+#define THREADS_MAX 1024
+
 /* What a call needs that no thread changes. */
 struct frame {
     const struct kvw_attn_args *args;
@@ -33,6 +37,7 @@ struct frame {
     uint32_t block;    /* rows of a block */
     uint64_t n_rows;   /* of a KV head */
     uint32_t n_blocks; /* of a KV head */
+    int n_threads;
 };
 
 /* Rows of one KV head at work, and what a thread needs for them. */
@@ -49,6 +54,8 @@ struct block {
     float sum_all[ROWS_MAX];
     float q_scale[ROWS_MAX + 16];
     int32_t q_sum[ROWS_MAX + 16];
+    float keep[ATTN_ROWS + 4]; /* of the micro-tile at work */
+    float take[ATTN_ROWS + 4];
     _Alignas(64) float sums[FLOATS_MAX + PAD]; /* of the part */
     _Alignas(64) uint32_t q[FLOATS_MAX + PAD];
     _Alignas(64) uint32_t kv[FLOATS_MAX + PAD];
@@ -91,9 +98,9 @@ static void frame_init(struct frame *f, const struct kvw_attn_args *args,
                   .rope = args->rope},
         .group = args->n_q_heads / args->n_kv_heads,
         .block = block,
+        .n_threads = args->n_threads < THREADS_MAX ? (int)args->n_threads : THREADS_MAX,
     };
     f->n_rows = (uint64_t)args->n_q * f->group;
-    f->n_blocks = (uint32_t)((f->n_rows + block - 1) / block);
 }
 
 static uint32_t query_of(const struct block *b, uint32_t row)
@@ -190,73 +197,144 @@ static bool is_seen_by_all(const struct block *b, uint32_t row, uint32_t n,
             t->first_row + begin >= b->sight[row + n - 1].lo);
 }
 
-static uint32_t *values_of(struct block *b)
-{
-    return b->kv + (size_t)b->frame->shape.n_slots * b->frame->shape.units;
-}
+/* A micro-tile at work: rows [row, row + n) against slots [begin, end). */
+struct job {
+    uint32_t row;
+    uint32_t n;
+    uint32_t begin;
+    uint32_t end;
+};
 
-/* Rows [row, row + n) against the packed slots [begin, end) of the tile. */
-static void take_micro_tile(struct block *b, uint32_t row, uint32_t n, uint32_t begin,
-                            uint32_t end)
+static void score_slots(struct block *b, const struct job *j, uint32_t begin,
+                        uint32_t end)
 {
     const struct frame *f = b->frame;
-    const struct attn_micro *m = f->micro;
-    const uint32_t n_rows = rows_at(b, row);
+    const struct attn_queries queries = {.q = queries_at(b, j->row),
+                                         .scale = &b->q_scale[j->row],
+                                         .sum = &b->q_sum[j->row],
+                                         .n_rows = rows_at(b, j->row)};
+
+    f->micro->score(b->score + begin, &queries, b->kv, (end - begin) / f->micro->lanes,
+                    &f->shape);
+}
+
+/* Turn scores into weights, and say what sums of before and products count. */
+static void weigh_slots(struct block *b, const struct job *j, struct attn_value *value)
+{
+    const struct frame *f = b->frame;
+    const bool is_reused = f->micro->v_bytes == sizeof(float);
     uint64_t seen[ATTN_ROWS][ATTN_WORDS] = {{0}};
-    float keep[ATTN_ROWS + 4];
-    float take[ATTN_ROWS + 4];
     struct attn_weigh weigh = {
         .score = b->score,
-        .weight = m->v_bytes == sizeof(float) ? (void *)b->score : (void *)b->weight,
+        .weight = is_reused ? (void *)b->score : (void *)b->weight,
         .tile = &b->tile,
         .shape = &f->shape,
-        .n_rows = n_rows,
-        .begin = begin,
-        .end = end,
+        .n_rows = rows_at(b, j->row),
+        .begin = j->begin,
+        .end = j->end,
     };
 
-    if (!is_seen_by_all(b, row, n, begin, end)) {
-        for (uint32_t i = 0; i < n; i++)
-            attn_tile_seen(seen[i], &b->tile, &b->sight[row + i], f->args->sink_rows);
+    if (!is_seen_by_all(b, j->row, j->n, j->begin, j->end)) {
+        for (uint32_t i = 0; i < j->n; i++)
+            attn_tile_seen(seen[i], &b->tile, &b->sight[j->row + i],
+                           f->args->sink_rows);
         weigh.seen = (const uint64_t(*)[ATTN_WORDS])seen;
     }
-    m->score(b->score + begin,
-             &(struct attn_queries){.q = queries_at(b, row),
-                                    .scale = &b->q_scale[row],
-                                    .sum = &b->q_sum[row],
-                                    .n_rows = n_rows},
-             b->kv + (size_t)begin * f->shape.units, (end - begin) / m->lanes,
-             &f->shape);
-    m->weigh(&weigh);
-    m->join(&b->max[row], &b->sum[row], &weigh, keep, take);
-    m->value(&(struct attn_value){.weight = weigh.weight,
-                                  .v = values_of(b),
-                                  .sums = b->sums + (size_t)row * f->shape.v_pitch,
-                                  .shape = &f->shape,
-                                  .keep = keep,
-                                  .take = take,
-                                  .n_rows = n_rows,
-                                  .begin = begin,
-                                  .end = end});
+    f->micro->weigh(&weigh);
+    f->micro->join(&b->max[j->row], &b->sum[j->row], &weigh, b->keep, b->take);
+    *value = (struct attn_value){
+        .weight = weigh.weight,
+        .v = b->kv + (size_t)f->shape.n_slots * f->shape.units,
+        .sums = b->sums + (size_t)j->row * f->shape.v_pitch,
+        .shape = &f->shape,
+        .keep = b->keep,
+        .take = b->take,
+        .partial = b->sums + (size_t)ATTN_ROWS * f->shape.v_pitch,
+        .n_rows = weigh.n_rows,
+        .begin = j->begin,
+        .end = j->end,
+        .v_slots = j->end - j->begin + 2,
+    };
+}
+
+static void pack_keys(struct block *b, uint32_t begin, uint32_t end)
+{
+    const struct frame *f = b->frame;
+
+    for (uint32_t slot = begin; slot < end; slot += f->micro->lanes)
+        f->micro->pack_k(b->kv + (size_t)(slot - begin) * f->shape.units, &b->tile,
+                         slot, &f->shape);
+}
+
+static void pack_values(struct block *b, uint32_t begin, uint32_t end)
+{
+    const struct frame *f = b->frame;
+
+    f->micro->pack_v(b->kv + (size_t)f->shape.n_slots * f->shape.units, &b->tile, begin,
+                     end, end - begin + 2, &f->shape);
+}
+
+/* Many rows: pack the tile once, then one micro-tile after the other. */
+static void take_tile_by_rows(struct block *b, uint32_t begin, uint32_t end)
+{
+    const uint32_t rows = b->frame->micro->rows;
+
+    pack_keys(b, begin, end);
+    pack_values(b, begin, end);
+    for (uint32_t row = 0; row < b->n; row += rows) {
+        const uint32_t n = b->n - row < rows ? b->n - row : rows;
+        const struct job job = {.row = row, .n = n, .begin = begin, .end = end};
+        struct attn_value value;
+        if (!is_seen_by_some(b, row, n))
+            continue;
+        score_slots(b, &job, begin, end);
+        weigh_slots(b, &job, &value);
+        b->frame->micro->value(&value);
+    }
+}
+
+/* One micro-tile: a few slots at a time are packed and used while they lie in the L1
+ * cache, and while rows behind them come from memory. */
+static void take_tile_by_slots(struct block *b, uint32_t begin, uint32_t end)
+{
+    const struct job job = {.row = 0, .n = b->n, .begin = begin, .end = end};
+    const struct attn_micro *micro = b->frame->micro;
+    struct attn_value value;
+
+    for (uint32_t slot = begin; slot < end; slot += 32) {
+        pack_keys(b, slot, slot + 32);
+        score_slots(b, &job, slot, slot + 32);
+    }
+    weigh_slots(b, &job, &value);
+    value.is_split = true;
+    value.v_slots = 32 + 2;
+    for (uint32_t slot = begin; slot < end; slot += 32) {
+        pack_values(b, slot, slot + 32);
+        value.begin = slot;
+        value.end = slot + 32;
+        value.is_first = slot == begin;
+        micro->value(&value);
+    }
+    if (micro->settle(&value))
+        return;
+    pack_values(b, begin, end);
+    value.is_split = false;
+    value.begin = begin;
+    value.v_slots = end - begin + 2;
+    micro->value(&value);
 }
 
 static void take_tile(struct block *b)
 {
-    const struct frame *f = b->frame;
-    const struct attn_micro *m = f->micro;
     const uint32_t begin = b->tile.begin / 32 * 32;
     const uint32_t end = rounded_up(b->tile.end, 32);
 
     if (!is_seen_by_some(b, 0, b->n))
         return;
-    for (uint32_t slot = begin; slot < end; slot += m->lanes)
-        m->pack_k(b->kv + (size_t)slot * f->shape.units, &b->tile, slot, &f->shape);
-    m->pack_v(values_of(b), &b->tile, begin, end, &f->shape);
-    for (uint32_t row = 0; row < b->n; row += m->rows) {
-        const uint32_t n = b->n - row < m->rows ? b->n - row : m->rows;
-        if (is_seen_by_some(b, row, n))
-            take_micro_tile(b, row, n, begin, end);
-    }
+    if (b->n <= b->frame->micro->rows)
+        take_tile_by_slots(b, begin, end);
+    else
+        take_tile_by_rows(b, begin, end);
 }
 
 /* The part at the cursor, which moves behind it. */
@@ -332,6 +410,14 @@ static void finish_row(struct block *b, uint32_t row)
     }
 }
 
+static void totals_init(struct block *b)
+{
+    for (uint32_t row = 0; row < b->n; row++) {
+        b->max_all[row] = -INFINITY;
+        b->sum_all[row] = 0;
+    }
+}
+
 /* All parts of a block, one after the other. */
 static void run_block(const struct frame *f, uint32_t kv_head, uint32_t index)
 {
@@ -339,10 +425,7 @@ static void run_block(const struct frame *f, uint32_t kv_head, uint32_t index)
     struct block b; /* large: only what is needed is touched */
 
     block_init(&b, f, kv_head, index);
-    for (uint32_t row = 0; row < b.n; row++) {
-        b.max_all[row] = -INFINITY;
-        b.sum_all[row] = 0;
-    }
+    totals_init(&b);
     while (!attn_cursor_place(&cursor, f->args, f->shape.n_slots).is_end) {
         take_part(&b, &cursor);
         for (uint32_t row = 0; row < b.n; row++)
@@ -353,6 +436,109 @@ static void run_block(const struct frame *f, uint32_t kv_head, uint32_t index)
         finish_row(&b, row);
 }
 
+/* Results of some parts of one block, to be joined in order. */
+struct results {
+    struct attn_cursor cursor[PARTS_MAX];
+    uint32_t n;
+    uint32_t n_max;                           /* that fit into floats */
+    _Alignas(64) float floats[RESULT_FLOATS]; /* of each part: sums, max, sum */
+};
+
+/* Where the next parts begin; the cursor moves behind them. */
+static void results_plan(struct results *r, const struct frame *f,
+                         struct attn_cursor *cursor)
+{
+    const uint32_t n_slots = f->shape.n_slots;
+    struct attn_place place = attn_cursor_place(cursor, f->args, n_slots);
+
+    for (r->n = 0; r->n < r->n_max && !place.is_end; r->n++) {
+        const struct attn_place here = place;
+        r->cursor[r->n] = *cursor;
+        while (attn_places_share_part(&here, &place, n_slots)) {
+            attn_cursor_take(cursor, f->args, &f->shape, 0, NULL);
+            place = attn_cursor_place(cursor, f->args, n_slots);
+        }
+    }
+}
+
+static void run_part(const struct frame *f, uint32_t kv_head, uint32_t index,
+                     struct attn_cursor cursor, float *result)
+{
+    struct block b; /* large: only what is needed is touched */
+
+    block_init(&b, f, kv_head, index);
+    take_part(&b, &cursor);
+    const size_t n_sums = (size_t)b.n * f->shape.v_pitch;
+    memcpy(result, b.sums, n_sums * sizeof(*result));
+    memcpy(result + n_sums, b.max, b.n * sizeof(*result));
+    memcpy(result + n_sums + b.n, b.sum, b.n * sizeof(*result));
+}
+
+/* The parts of a block by several threads, as many at a time as results has room for. */
+static void run_block_by_parts(const struct frame *f, struct results *r,
+                               uint32_t kv_head, uint32_t index)
+{
+    struct attn_cursor cursor = {0};
+    const uint32_t pitch = f->shape.v_pitch;
+    const size_t stride = RESULT_FLOATS / r->n_max;
+    struct block b; /* only for its totals */
+
+    block_init(&b, f, kv_head, index);
+    totals_init(&b);
+    for (results_plan(r, f, &cursor); r->n > 0; results_plan(r, f, &cursor)) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(f->n_threads)
+        for (uint32_t part = 0; part < r->n; part++)
+            run_part(f, kv_head, index, r->cursor[part], r->floats + part * stride);
+        for (uint32_t part = 0; part < r->n; part++) {
+            const float *sums = r->floats + part * stride;
+            const float *max = sums + (size_t)b.n * pitch;
+            for (uint32_t row = 0; row < b.n; row++)
+                join_part(&b, row, sums + (size_t)row * pitch, max[row],
+                          max[b.n + row]);
+        }
+    }
+    for (uint32_t row = 0; row < b.n; row++)
+        finish_row(&b, row);
+}
+
+/* Few rows, and fewer heads than would keep the threads busy. */
+static void run_by_parts(const struct frame *f, uint32_t n_max)
+{
+    struct results r;
+
+    r.n_max = n_max;
+    for (uint32_t kv_head = 0; kv_head < f->args->n_kv_heads; kv_head++)
+        run_block_by_parts(f, &r, kv_head, 0);
+}
+
+static void run_by_blocks(const struct frame *f)
+{
+    const uint64_t n_jobs = (uint64_t)f->n_blocks * f->args->n_kv_heads;
+
+    if (f->n_threads <= 1) {
+        for (uint64_t job = 0; job < n_jobs; job++)
+            run_block(f, (uint32_t)(job / f->n_blocks), (uint32_t)(job % f->n_blocks));
+        return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(f->n_threads)
+    for (uint64_t job = 0; job < n_jobs; job++)
+        run_block(f, (uint32_t)(job / f->n_blocks), (uint32_t)(job % f->n_blocks));
+}
+
+/* Smaller blocks where there are too few to share out. */
+static void frame_divide(struct frame *f)
+{
+    const uint32_t step = f->micro->rows;
+
+    for (;;) {
+        f->n_blocks = (uint32_t)((f->n_rows + f->block - 1) / f->block);
+        if ((uint64_t)f->n_blocks * f->args->n_kv_heads >= 4 * (uint64_t)f->n_threads ||
+            f->n_threads <= 1 || f->block < 8 * step)
+            return;
+        f->block = rounded_up(f->block / 2, step);
+    }
+}
+
 void attn_frame_run(const struct kvw_attn_args *args, const struct attn_micro *micro)
 {
     struct frame f;
@@ -360,8 +546,16 @@ void attn_frame_run(const struct kvw_attn_args *args, const struct attn_micro *m
     if (args->n_q == 0)
         return;
     frame_init(&f, args, micro);
+    frame_divide(&f);
 
     const uint64_t n_jobs = (uint64_t)f.n_blocks * args->n_kv_heads;
-    for (uint64_t job = 0; job < n_jobs; job++)
-        run_block(&f, (uint32_t)(job / f.n_blocks), (uint32_t)(job % f.n_blocks));
+    const uint64_t n_floats = f.n_rows * (f.shape.v_pitch + 2);
+    if (f.n_threads > 1 && n_jobs < 4 * (uint64_t)f.n_threads &&
+        n_jobs % (uint64_t)f.n_threads != 0 && f.n_blocks == 1 &&
+        n_floats <= RESULT_FLOATS / 2) {
+        const uint32_t n_max = (uint32_t)(RESULT_FLOATS / n_floats);
+        run_by_parts(&f, n_max < PARTS_MAX ? n_max : PARTS_MAX);
+        return;
+    }
+    run_by_blocks(&f);
 }

@@ -77,14 +77,18 @@ struct attn_weigh {
 /* Weights and values to multiply: sums = sums * keep + products * take. */
 struct attn_value {
     const void *weight;
-    const void *v; /* packed tile */
+    const void *v; /* packed slots [begin, end) */
     float *sums;   /* [n_rows] of shape->v_pitch */
     const struct attn_shape *shape;
     const float *keep;
     const float *take;
+    float *partial; /* [n_rows] of v_pitch: products of the slots before */
     uint32_t n_rows;
-    uint32_t begin; /* slots, multiples of 32; weights of others are 0 */
+    uint32_t begin; /* slots, multiples of 32 */
     uint32_t end;
+    uint32_t v_slots; /* from one block of columns of v to the next */
+    bool is_split;    /* for some slots of a tile: only partial is written */
+    bool is_first;    /* of these: nothing is in partial yet */
 };
 
 /* Queries of a micro-tile, packed. */
@@ -113,9 +117,10 @@ struct attn_micro {
     void (*pack_k)(uint32_t *dst, const struct attn_tile *tile, uint32_t slot,
                    const struct attn_shape *shape);
 
-    /* Pack the values of slots [begin, end), multiples of 32. */
+    /* Pack the values of slots [begin, end), multiples of 32, as blocks of `lanes` columns
+     * that begin v_slots slots after each other. */
     void (*pack_v)(void *dst, const struct attn_tile *tile, uint32_t begin,
-                   uint32_t end, const struct attn_shape *shape);
+                   uint32_t end, uint32_t v_slots, const struct attn_shape *shape);
 
     /* Scores, of base 2, of n_blocks blocks of keys, an even number. */
     void (*score)(float *score, const struct attn_queries *queries, const uint32_t *k,
@@ -124,19 +129,15 @@ struct attn_micro {
     void (*weigh)(struct attn_weigh *weigh);
     void (*value)(const struct attn_value *value);
 
+    /* What follows split calls: products are in partial. False, and nothing done, if one of
+     * them is not finite; value must then be called for the whole tile. */
+    bool (*settle)(const struct attn_value *value);
+
     /* What sums of before and products of a tile are multiplied with: max and sum are
      * of the tiles before and become those of all, n at most 16. */
     void (*join)(float *max, float *sum, const struct attn_weigh *weigh, float *keep,
                  float *take);
 };
-
-/* Bytes of a packed tile of values: blocks of columns, each of n_slots and one more, so
- * that blocks do not all begin in the same set of the L1 cache. */
-static inline size_t attn_v_block_bytes(const struct attn_micro *m,
-                                        const struct attn_shape *shape)
-{
-    return (size_t)(shape->n_slots + 2) * m->lanes * m->v_bytes;
-}
 
 /* One attention call by a set of micro-kernels. */
 void attn_frame_run(const struct kvw_attn_args *args, const struct attn_micro *micro);
