@@ -13,25 +13,26 @@
 INLINE void pack_pairs(uint32_t *dst, const void *const *key, uint32_t head_dim,
                        ptrdiff_t ahead)
 {
-    for (uint32_t d = 0; d < head_dim; d += 2 * VEC_LANES) {
-        const uint32_t left = head_dim - d;
-        const __mmask32 mask = left < 32 ? (1u << left) - 1u : UINT32_MAX;
-        const uint32_t n_units = left < 32 ? (left + 1) / 2 : VEC_LANES;
-        vec r[VEC_LANES];
-        for (uint32_t i = 0; i < VEC_LANES; i++) {
-            const uint16_t *x = key[i];
-            r[i] = x == NULL
-                       ? vec_zero()
-                       : _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, x + d));
-            fetch(x, ahead, KVW_NUM_BF16, d);
-        }
-        vec_transpose(r);
-        /* A count that is known keeps r in registers. */
-        for (uint32_t u = 0; u < VEC_LANES && n_units == VEC_LANES; u++)
-            vec_store((float *)(void *)&dst[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
-        for (uint32_t u = 0; u < n_units && n_units < VEC_LANES; u++)
-            vec_store((float *)(void *)&dst[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
+    float *to = (float *)(void *)dst;
+    vec r[VEC_LANES];
+    uint32_t d = 0;
+
+    for (uint32_t i = 0; i < VEC_LANES && ahead != 0; i++)
+        fetch(key[i], ahead, 2 * head_dim);
+    for (; d + 2 * VEC_LANES <= head_dim; d += 2 * VEC_LANES) {
+        vec_load_columns(r, key, d * sizeof(uint16_t));
+        for (uint32_t u = 0; u < VEC_LANES; u++)
+            vec_store(&to[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
     }
+    if (d == head_dim)
+        return;
+    const __mmask32 mask = (1u << (head_dim - d)) - 1u;
+    for (uint32_t i = 0; i < VEC_LANES; i++)
+        r[i] = _mm512_castsi512_ps(
+            _mm512_maskz_loadu_epi16(mask, (const uint16_t *)key[i] + d));
+    vec_transpose(r);
+    for (uint32_t u = 0; u < (head_dim - d + 1) / 2; u++)
+        vec_store(&to[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
 }
 
 static void pack_pairs_turned(uint32_t *dst, const struct attn_tile *tile,
@@ -43,7 +44,7 @@ static void pack_pairs_turned(uint32_t *dst, const struct attn_tile *tile,
     (void)keys_turned(key, turned, tile, slot, shape);
     for (uint32_t i = 0; i < VEC_LANES; i++) {
         uint16_t *narrow = (uint16_t *)(void *)turned[i];
-        for (uint32_t d = 0; d < shape->head_dim_k && key[i] != NULL; d++)
+        for (uint32_t d = 0; d < shape->head_dim_k; d++)
             narrow[d] = bf16_from_f32(turned[i][d]);
     }
     pack_pairs(dst, key, shape->head_dim_k, 0);
@@ -68,25 +69,31 @@ static void pack_v_bf16(void *dst, const struct attn_tile *tile, uint32_t begin,
                          39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i above = _mm512_add_epi16(below, _mm512_set1_epi16(16));
 
+    const uint32_t head_dim = shape->head_dim_v;
+    const ptrdiff_t ahead = tile->v_ahead;
+
     for (uint32_t slot = begin; slot < end; slot += 2) {
         const uint16_t *even = tile->v[slot];
         const uint16_t *odd = tile->v[slot + 1];
         uint32_t *to = (uint32_t *)dst + (size_t)(slot - begin) / 2 * VEC_LANES;
-        for (uint32_t d = 0; d < shape->head_dim_v; d += 2 * VEC_LANES) {
-            const uint32_t left = shape->head_dim_v - d;
-            const __mmask32 mask = left < 32 ? (1u << left) - 1u : UINT32_MAX;
-            const __m512i zero = _mm512_setzero_si512();
-            const __m512i a =
-                even == NULL ? zero : _mm512_maskz_loadu_epi16(mask, even + d);
-            const __m512i b =
-                odd == NULL ? zero : _mm512_maskz_loadu_epi16(mask, odd + d);
-            fetch(even, tile->v_ahead, KVW_NUM_BF16, d);
-            fetch(odd, tile->v_ahead, KVW_NUM_BF16, d);
+        uint32_t d = 0;
+        fetch(even, ahead, 2 * head_dim);
+        fetch(odd, ahead, 2 * head_dim);
+        for (; d + 2 * VEC_LANES <= head_dim; d += 2 * VEC_LANES) {
+            const __m512i a = _mm512_loadu_si512(even + d);
+            const __m512i b = _mm512_loadu_si512(odd + d);
             _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, below, b));
-            if (left > VEC_LANES)
-                _mm512_storeu_si512(to + block, _mm512_permutex2var_epi16(a, above, b));
+            _mm512_storeu_si512(to + block, _mm512_permutex2var_epi16(a, above, b));
             to += 2 * block;
         }
+        if (d == head_dim)
+            continue;
+        const __mmask32 mask = (1u << (head_dim - d)) - 1u;
+        const __m512i a = _mm512_maskz_loadu_epi16(mask, even + d);
+        const __m512i b = _mm512_maskz_loadu_epi16(mask, odd + d);
+        _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, below, b));
+        if (head_dim - d > VEC_LANES)
+            _mm512_storeu_si512(to + block, _mm512_permutex2var_epi16(a, above, b));
     }
 }
 

@@ -15,36 +15,38 @@
 static void pack_k_i8(uint32_t *dst, const struct attn_tile *tile, uint32_t slot,
                       const struct attn_shape *shape)
 {
-    const __m512i flip = _mm512_set1_epi8(INT8_MIN);
-    const uint32_t n_bytes = shape->head_dim_k;
+    const vec flip = _mm512_castsi512_ps(_mm512_set1_epi8(INT8_MIN));
+    const void *const *key = &tile->k[slot];
+    const uint32_t head_dim = shape->head_dim_k;
+    float *to = (float *)(void *)dst;
+    vec r[VEC_LANES];
+    uint32_t d = 0;
 
-    for (uint32_t d = 0; d < n_bytes; d += 4 * VEC_LANES) {
-        const uint32_t left = n_bytes - d;
-        const __mmask64 mask = left < 64 ? ((uint64_t)1 << left) - 1u : UINT64_MAX;
-        const uint32_t n_units = left < 64 ? (left + 3) / 4 : VEC_LANES;
-        vec r[VEC_LANES];
-        for (uint32_t i = 0; i < VEC_LANES; i++) {
-            const int8_t *x = tile->k[slot + i];
-            const __m512i bytes = x == NULL ? _mm512_setzero_si512()
-                                            : _mm512_maskz_loadu_epi8(mask, x + d);
-            r[i] = _mm512_castsi512_ps(_mm512_xor_si512(bytes, flip));
-            fetch(x, tile->k_ahead, KVW_NUM_I8, d);
-        }
-        vec_transpose(r);
-        /* A count that is known keeps r in registers. */
-        for (uint32_t u = 0; u < VEC_LANES && n_units == VEC_LANES; u++)
-            vec_store((float *)(void *)&dst[(size_t)(d / 4 + u) * VEC_LANES], r[u]);
-        for (uint32_t u = 0; u < n_units && n_units < VEC_LANES; u++)
-            vec_store((float *)(void *)&dst[(size_t)(d / 4 + u) * VEC_LANES], r[u]);
+    for (uint32_t i = 0; i < VEC_LANES; i++)
+        fetch(key[i], tile->k_ahead, head_dim);
+    for (; d + 4 * VEC_LANES <= head_dim; d += 4 * VEC_LANES) {
+        vec_load_columns(r, key, d);
+        for (uint32_t u = 0; u < VEC_LANES; u++)
+            vec_store(&to[(size_t)(d / 4 + u) * VEC_LANES], _mm512_xor_ps(r[u], flip));
     }
+    if (d == head_dim)
+        return;
+    const __mmask64 mask = ((uint64_t)1 << (head_dim - d)) - 1u;
+    for (uint32_t i = 0; i < VEC_LANES; i++)
+        r[i] = _mm512_castsi512_ps(
+            _mm512_maskz_loadu_epi8(mask, (const int8_t *)key[i] + d));
+    vec_transpose(r);
+    for (uint32_t u = 0; u < (head_dim - d + 3) / 4; u++)
+        vec_store(&to[(size_t)(d / 4 + u) * VEC_LANES], _mm512_xor_ps(r[u], flip));
 }
 
-/* The 16 values at d of a row as floats, which have at most 8 significant bits. */
-INLINE __m512i value_bits(const int8_t *row, uint32_t d, uint32_t n)
+/* Pairs of 16 values of two rows, in bf16: int8 has at most 8 significant bits. */
+INLINE __m512i values_paired(const int8_t *even, const int8_t *odd, uint32_t n)
 {
-    if (row == NULL)
-        return _mm512_setzero_si512();
-    return _mm512_castps_si512(vec_load_i8_n(row + d, n));
+    const __m512i low = _mm512_castps_si512(vec_load_i8_n(even, n));
+    const __m512i high = _mm512_castps_si512(vec_load_i8_n(odd, n));
+
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(low, 16), high);
 }
 
 /* Pairs of slots: blocks of 16 columns x slots / 2. */
@@ -52,20 +54,22 @@ static void pack_v_i8(void *dst, const struct attn_tile *tile, uint32_t begin,
                       uint32_t end, uint32_t v_slots, const struct attn_shape *shape)
 {
     const size_t block = (size_t)v_slots * VEC_LANES / 2;
+    const uint32_t head_dim = shape->head_dim_v;
+    const ptrdiff_t ahead = tile->v_ahead;
 
     for (uint32_t slot = begin; slot < end; slot += 2) {
         const int8_t *even = tile->v[slot];
         const int8_t *odd = tile->v[slot + 1];
         uint32_t *to = (uint32_t *)dst + (size_t)(slot - begin) / 2 * VEC_LANES;
-        for (uint32_t d = 0; d < shape->head_dim_v; d += VEC_LANES) {
-            const uint32_t n = lanes_at(d, shape->head_dim_v);
-            const __m512i low = _mm512_srli_epi32(value_bits(even, d, n), 16);
-            fetch(even, tile->v_ahead, KVW_NUM_I8, d);
-            fetch(odd, tile->v_ahead, KVW_NUM_I8, d);
-            _mm512_storeu_si512(
-                to, _mm512_mask_blend_epi16(0xaaaaaaaau, low, value_bits(odd, d, n)));
+        uint32_t d = 0;
+        fetch(even, ahead, head_dim);
+        fetch(odd, ahead, head_dim);
+        for (; d + VEC_LANES <= head_dim; d += VEC_LANES) {
+            _mm512_storeu_si512(to, values_paired(even + d, odd + d, VEC_LANES));
             to += block;
         }
+        if (d < head_dim)
+            _mm512_storeu_si512(to, values_paired(even + d, odd + d, head_dim - d));
     }
 }
 

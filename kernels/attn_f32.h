@@ -23,23 +23,60 @@ static inline void weight_store(void *weight, uint32_t at, vec a, vec b)
 
 #include "kernels/attn_soft.h"
 
+/* Elements [d, d + VEC_LANES) of VEC_LANES keys, or fewer where the head ends. */
+INLINE_PACK void pack_k_some(float *dst, const void *const *key, uint32_t type,
+                             uint32_t d, uint32_t n)
+{
+    vec r[VEC_LANES];
+
+    for (uint32_t i = 0; i < VEC_LANES; i++)
+        r[i] = load_any(key[i], type, d, n);
+    vec_transpose(r);
+    for (uint32_t i = 0; i < n; i++)
+        vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
+}
+
+INLINE_PACK void pack_k_f32(float *dst, const void *const *key, uint32_t d)
+{
+    vec r[VEC_LANES];
+
+    vec_load_columns(r, key, d * sizeof(float));
+    for (uint32_t i = 0; i < VEC_LANES; i++)
+        vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
+}
+
+/* 2 * VEC_LANES elements of 16 bits. */
+INLINE_PACK void pack_k_pairs(float *dst, const void *const *key, uint32_t type,
+                              uint32_t d)
+{
+    vec r[VEC_LANES];
+
+    vec_load_columns(r, key, d * sizeof(uint16_t));
+    for (uint32_t i = 0; i < VEC_LANES; i++) {
+        float *to = &dst[(size_t)(d + 2 * i) * VEC_LANES];
+        const bool is_f16 = type == KVW_NUM_F16;
+        vec_store(to, is_f16 ? vec_low_f16(r[i]) : vec_low_bf16(r[i]));
+        vec_store(to + VEC_LANES, is_f16 ? vec_high_f16(r[i]) : vec_high_bf16(r[i]));
+    }
+}
+
 INLINE_PACK void pack_k_from(float *dst, const void *const *key, uint32_t type,
                              uint32_t head_dim, ptrdiff_t ahead)
 {
-    for (uint32_t d = 0; d < head_dim; d += VEC_LANES) {
-        const uint32_t n = lanes_at(d, head_dim);
-        vec r[VEC_LANES];
-        for (uint32_t i = 0; i < VEC_LANES; i++) {
-            r[i] = key[i] == NULL ? vec_zero() : load_any(key[i], type, d, n);
-            fetch(key[i], ahead, type, d);
-        }
-        vec_transpose(r);
-        /* A count that is known keeps r in registers. */
-        for (uint32_t i = 0; i < VEC_LANES && n == VEC_LANES; i++)
-            vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
-        for (uint32_t i = 0; i < n && n < VEC_LANES; i++)
-            vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
-    }
+    uint32_t d = 0;
+
+    for (uint32_t i = 0; i < VEC_LANES && ahead != 0; i++)
+        fetch(key[i], ahead, bytes_of(type, head_dim));
+    for (; type == KVW_NUM_F32 && d + VEC_LANES <= head_dim; d += VEC_LANES)
+        pack_k_f32(dst, key, d);
+    for (;
+         (type == KVW_NUM_F16 || type == KVW_NUM_BF16) && d + 2 * VEC_LANES <= head_dim;
+         d += 2 * VEC_LANES)
+        pack_k_pairs(dst, key, type, d);
+    for (; d + VEC_LANES <= head_dim; d += VEC_LANES)
+        pack_k_some(dst, key, type, d, VEC_LANES);
+    if (d < head_dim)
+        pack_k_some(dst, key, type, d, head_dim - d);
 }
 
 static void pack_k_turned(float *dst, const struct attn_tile *tile, uint32_t slot,
@@ -76,15 +113,20 @@ INLINE_PACK void pack_v_from(float *dst, const struct attn_tile *tile, uint32_t 
 {
     const size_t block = (size_t)v_slots * VEC_LANES;
 
+    const uint32_t head_dim = shape->head_dim_v;
+    const ptrdiff_t ahead = tile->v_ahead;
+
     for (uint32_t slot = begin; slot < end; slot++) {
         const void *row = tile->v[slot];
         float *to = dst + (size_t)(slot - begin) * VEC_LANES;
-        for (uint32_t d = 0; d < shape->head_dim_v; d += VEC_LANES) {
-            const uint32_t n = lanes_at(d, shape->head_dim_v);
-            vec_store(to, row == NULL ? vec_zero() : load_any(row, type, d, n));
-            fetch(row, tile->v_ahead, type, d);
+        uint32_t d = 0;
+        fetch(row, ahead, bytes_of(type, head_dim));
+        for (; d + VEC_LANES <= head_dim; d += VEC_LANES) {
+            vec_store(to, load_any(row, type, d, VEC_LANES));
             to += block;
         }
+        if (d < head_dim)
+            vec_store(to, load_any(row, type, d, head_dim - d));
     }
 }
 

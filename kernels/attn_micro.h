@@ -6,7 +6,7 @@
  * A tile is ATTN_TILE slots for rows of one KV head (fewer for wide heads). Which slot a
  * row has depends on its number alone, or, where rows have none, on its place in the
  * list: so it is the same however rows are cut, and in whatever call. A slot without row
- * is NULL. A micro-tile is up to micro->rows (query, head) pairs of that KV head against
+ * reads as zeros. A micro-tile is up to micro->rows (query, head) pairs of that KV head against
  * a tile.
  *
  * For each micro-tile the frame calls score (products of queries and keys), weigh (the

@@ -65,9 +65,6 @@ static inline uint32_t keys_turned(const void *key[], float turned[][KVW_HEAD_DI
 {
     for (uint32_t i = 0; i < VEC_LANES; i++) {
         const uint64_t position = tile->position[slot + i];
-        key[i] = NULL;
-        if (tile->k[slot + i] == NULL)
-            continue;
         key[i] = turned[i];
         if (position != UINT64_MAX) {
             rotate_key(turned[i], tile->k[slot + i], position, shape);
@@ -82,14 +79,18 @@ static inline uint32_t keys_turned(const void *key[], float turned[][KVW_HEAD_DI
     return KVW_NUM_F32;
 }
 
-/* Ask for a line of a row that will be read. Any address may be asked for. */
-INLINE_PACK void fetch(const void *row, ptrdiff_t ahead, uint32_t type, uint32_t at)
+/* Ask for bytes that will be read. Any address may be asked for. */
+INLINE_PACK void fetch(const void *row, ptrdiff_t ahead, uint32_t n_bytes)
 {
-    const uint32_t bytes = type == KVW_NUM_F32 ? 4 : type == KVW_NUM_I8 ? 1 : 2;
+    const uintptr_t first = (uintptr_t)row + (uintptr_t)ahead;
 
-    if (at * bytes % 64 == 0)
-        _mm_prefetch((const char *)((uintptr_t)row + (uintptr_t)ahead + at * bytes),
-                     _MM_HINT_T0);
+    for (uint32_t at = 0; at < n_bytes; at += 64)
+        _mm_prefetch((const char *)(first + at), _MM_HINT_T0);
+}
+
+INLINE_PACK uint32_t bytes_of(uint32_t type, uint32_t n)
+{
+    return type == KVW_NUM_F32 ? 4 * n : type == KVW_NUM_I8 ? n : 2 * n;
 }
 
 #endif /* KVW_KERNELS_ATTN_PACK_H */

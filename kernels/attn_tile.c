@@ -10,6 +10,9 @@
 #define LOG2_E 1.4426950408889634
 #define AHEAD 32 /* rows: some KiB, what memory delivers until it answers */
 
+/* What slots without a row read as: a row of any type. */
+static const float zeros[KVW_HEAD_DIM_MAX];
+
 static bool is_numbered(const struct kvw_attn_args *args,
                         const struct kvw_attn_piece *piece)
 {
@@ -50,8 +53,10 @@ static void tile_clear(struct attn_tile *tile, const struct attn_place *place,
 {
     const uint32_t n = shape->n_slots;
 
-    memset(tile->k, 0, n * sizeof(tile->k[0]));
-    memset(tile->v, 0, n * sizeof(tile->v[0]));
+    for (uint32_t i = 0; i < n; i++) {
+        tile->k[i] = zeros;
+        tile->v[i] = zeros;
+    }
     memset(tile->filled, 0, sizeof(tile->filled));
     if (shape->kv_type == KVW_NUM_I8) {
         memset(tile->k_scale, 0, n * sizeof(tile->k_scale[0]));
@@ -81,11 +86,16 @@ static void bits_set(uint64_t words[ATTN_WORDS], uint32_t begin, uint32_t end)
 static void fill_scales(struct attn_tile *tile, uint32_t slot, uint32_t n,
                         const struct kvw_attn_piece *p, uint64_t row, uint32_t kv_head)
 {
+    const char *k = row_in(p->k_scales, row, p->k_scales_row_stride, kv_head,
+                           p->k_scales_head_stride);
+    const char *v = row_in(p->v_scales, row, p->v_scales_row_stride, kv_head,
+                           p->v_scales_head_stride);
+
     for (uint32_t i = 0; i < n; i++) {
-        tile->k_scale[slot + i] = scale_at(p->k_scales, row + i, p->k_scales_row_stride,
-                                           kv_head, p->k_scales_head_stride);
-        tile->v_scale[slot + i] = scale_at(p->v_scales, row + i, p->v_scales_row_stride,
-                                           kv_head, p->v_scales_head_stride);
+        tile->k_scale[slot + i] = *(const float *)(const void *)k;
+        tile->v_scale[slot + i] = *(const float *)(const void *)v;
+        k += p->k_scales_row_stride;
+        v += p->v_scales_row_stride;
     }
 }
 

@@ -210,4 +210,55 @@ static inline void vec_transpose(vec r[8])
     }
 }
 
+/* r[j] = 32-bit element j, from at_bytes on, of each row: a third of the work of
+ * vec_transpose() is left to loads. */
+static inline void vec_load_columns(vec r[8], const void *const *rows, size_t at_bytes)
+{
+    for (int c = 0; c < 8; c += 4) {
+        vec a[4];
+        for (int j = 0; j < 4; j++) {
+            const size_t at = at_bytes + 4 * (size_t)c;
+            const float *x0 = (const void *)((const char *)rows[j] + at);
+            const float *x1 = (const void *)((const char *)rows[j + 4] + at);
+            a[j] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x0)),
+                                        _mm_loadu_ps(x1), 1);
+        }
+        const __m256d lo01 = _mm256_castps_pd(_mm256_unpacklo_ps(a[0], a[1]));
+        const __m256d hi01 = _mm256_castps_pd(_mm256_unpackhi_ps(a[0], a[1]));
+        const __m256d lo23 = _mm256_castps_pd(_mm256_unpacklo_ps(a[2], a[3]));
+        const __m256d hi23 = _mm256_castps_pd(_mm256_unpackhi_ps(a[2], a[3]));
+        r[c] = _mm256_castpd_ps(_mm256_unpacklo_pd(lo01, lo23));
+        r[c + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(lo01, lo23));
+        r[c + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(hi01, hi23));
+        r[c + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(hi01, hi23));
+    }
+}
+
+/* Of pairs of 16-bit numbers in 32 bits, the lower and the upper one as floats. */
+static inline vec vec_low_bf16(vec pairs)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+}
+
+static inline vec vec_high_bf16(vec pairs)
+{
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs),
+                                                _mm256_set1_epi32((int)0xffff0000u)));
+}
+
+static inline vec vec_low_f16(vec pairs)
+{
+    const __m256i low =
+        _mm256_and_si256(_mm256_castps_si256(pairs), _mm256_set1_epi32(0xffff));
+
+    return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(low),
+                                            _mm256_extracti128_si256(low, 1)));
+}
+
+static inline vec vec_high_f16(vec pairs)
+{
+    return vec_low_f16(
+        _mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256(pairs), 16)));
+}
+
 #endif /* KVW_KERNELS_VEC_AVX2_H */

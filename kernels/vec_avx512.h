@@ -196,4 +196,56 @@ static inline void vec_transpose(vec r[16])
     }
 }
 
+/* r[j] = 32-bit element j, from at_bytes on, of each row: half of the work of
+ * vec_transpose() is left to loads. */
+static inline void vec_load_columns(vec r[16], const void *const *rows, size_t at_bytes)
+{
+    for (int c = 0; c < 16; c += 4) {
+        vec a[4];
+        for (int j = 0; j < 4; j++) {
+            const size_t at = at_bytes + 4 * (size_t)c;
+            const float *x0 = (const void *)((const char *)rows[j] + at);
+            const float *x1 = (const void *)((const char *)rows[j + 4] + at);
+            const float *x2 = (const void *)((const char *)rows[j + 8] + at);
+            const float *x3 = (const void *)((const char *)rows[j + 12] + at);
+            vec x = _mm512_castps128_ps512(_mm_loadu_ps(x0));
+            x = _mm512_mask_broadcast_f32x4(x, 0x00f0, _mm_loadu_ps(x1));
+            x = _mm512_mask_broadcast_f32x4(x, 0x0f00, _mm_loadu_ps(x2));
+            a[j] = _mm512_mask_broadcast_f32x4(x, 0xf000, _mm_loadu_ps(x3));
+        }
+        const __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(a[0], a[1]));
+        const __m512d hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(a[0], a[1]));
+        const __m512d lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(a[2], a[3]));
+        const __m512d hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(a[2], a[3]));
+        r[c] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23));
+        r[c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23));
+        r[c + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23));
+        r[c + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23));
+    }
+}
+
+/* Of pairs of 16-bit numbers in 32 bits, the lower and the upper one as floats. */
+static inline vec vec_low_bf16(vec pairs)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+}
+
+static inline vec vec_high_bf16(vec pairs)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs),
+                                                _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+static inline vec vec_low_f16(vec pairs)
+{
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(pairs)));
+}
+
+static inline vec vec_high_f16(vec pairs)
+{
+    const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(pairs), 16);
+
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high));
+}
+
 #endif /* KVW_KERNELS_VEC_AVX512_H */
