@@ -17,35 +17,28 @@
 #define ROW_MAX ((uint64_t)1 << 63)
 
 /* Best first; the last row is the reference and needs nothing. */
+static const struct kvw_attn_variant variants_f32[] = TABLE_OF(attn);
+static const struct kvw_attn_variant variants_f16[] = TABLE_OF(attn);
+
 #if defined(__x86_64__)
-#define FLOAT_VARIANTS                                                  \
-    {"avx512", KVW_CPU_AVX512, attn_avx512},                            \
-        {"avx2", KVW_CPU_AVX2 | KVW_CPU_FMA | KVW_CPU_F16C, attn_avx2}, \
-    {                                                                   \
-        "ref", 0, attn_ref                                              \
-    }
-#else
-#define FLOAT_VARIANTS     \
-    {                      \
-        "ref", 0, attn_ref \
-    }
-#endif
-
-static const struct kvw_attn_variant variants_f32[] = {FLOAT_VARIANTS};
-static const struct kvw_attn_variant variants_f16[] = {FLOAT_VARIANTS};
-
 static const struct kvw_attn_variant variants_bf16[] = {
-#if defined(__x86_64__)
     {"avx512_bf16", KVW_CPU_AVX512 | KVW_CPU_AVX512_BF16, attn_avx512_bf16},
-#endif
-    FLOAT_VARIANTS};
+    {"avx512", KVW_CPU_AVX512, attn_avx512},
+    {"avx2", NEEDS_AVX2, attn_avx2},
+    {"ref", 0, attn_ref},
+};
 
 static const struct kvw_attn_variant variants_i8[] = {
-#if defined(__x86_64__)
     {"avx512_vnni", KVW_CPU_AVX512 | KVW_CPU_AVX512_VNNI | KVW_CPU_AVX512_BF16,
      attn_avx512_vnni},
+    {"avx512", KVW_CPU_AVX512, attn_avx512},
+    {"avx2", NEEDS_AVX2, attn_avx2},
+    {"ref", 0, attn_ref},
+};
+#else
+static const struct kvw_attn_variant variants_bf16[] = TABLE_OF(attn);
+static const struct kvw_attn_variant variants_i8[] = TABLE_OF(attn);
 #endif
-    FLOAT_VARIANTS};
 
 static const struct {
     const struct kvw_attn_variant *rows;

@@ -3,8 +3,6 @@
  * Attention with AVX2, FMA and F16C in float, for rows of all types: 12 accumulators of
  * the 16 registers.
  */
-#include "kernels/vec_avx2.h"
-
 #define FULL_ROWS 6u
 
 #include "kernels/attn_f32.h"

@@ -3,8 +3,6 @@
  * Attention with AVX-512 in float, for rows of all types: 24 accumulators of the 32
  * registers.
  */
-#include "kernels/vec_avx512.h"
-
 #define FULL_ROWS 12u
 
 #include "kernels/attn_f32.h"

@@ -3,8 +3,6 @@
  * Attention over bf16 rows with AVX-512 BF16: queries and weights are rounded to bf16, and
  * VDPBF16PS adds two products at a time to a float. It flushes subnormal numbers.
  */
-#include "kernels/vec_avx512.h"
-
 #include "kernels/attn_bf16.h"
 #include "kernels/num.h"
 #include "kernels/variants.h"

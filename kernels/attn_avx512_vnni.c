@@ -6,8 +6,6 @@
  * sums begin at -128 times the sum of the query. Values: int8 is exact in bf16, so
  * weights, times the scale of their row, and values are multiplied as attn_bf16.h does.
  */
-#include "kernels/vec_avx512.h"
-
 #include "kernels/attn_bf16.h"
 #include "kernels/variants.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Template of what micro-kernels share that multiply weights and values in bf16, two slots
- * by one VDPBF16PS. The file that includes it has included vec_avx512.h.
+ * by one VDPBF16PS.
  *
  * A pair is two bf16 in 32 bits: of neighbouring slots, the even one below. A sum is one
  * chain over the pairs of the tile.
@@ -10,6 +10,9 @@
 #define KVW_KERNELS_ATTN_BF16_H
 
 #include "kernels/attn_pack.h"
+#include "kernels/vec.h"
+
+#ifdef __AVX512BF16__
 
 static inline void weight_store(void *weight, uint32_t at, vec a, vec b)
 {
@@ -208,5 +211,7 @@ static void value(const struct attn_value *w)
         break;
     }
 }
+
+#endif /* __AVX512BF16__ */
 
 #endif /* KVW_KERNELS_ATTN_BF16_H */

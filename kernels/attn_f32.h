@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Template of the micro-kernels that multiply floats. The file that includes it has
- * included vec_avx2.h or vec_avx512.h, defines FULL_ROWS (rows of a whole micro-tile: 2 *
- * FULL_ROWS accumulators and two vectors of keys or values fit into the registers) and
- * ends with a struct attn_micro.
+ * Template of the micro-kernels that multiply floats. The file that includes it defines
+ * FULL_ROWS (rows of a whole micro-tile: 2 * FULL_ROWS accumulators and two vectors of keys
+ * or values fit into the registers) and ends with a struct attn_micro.
  *
  * Each score is one chain of FMAs over the elements of the head, each sum one chain over
  * the slots of the tile: neither hangs on what else is computed beside it.
@@ -12,6 +11,9 @@
 #define KVW_KERNELS_ATTN_F32_H
 
 #include "kernels/attn_pack.h"
+#include "kernels/vec.h"
+
+#ifdef VEC_LANES
 
 static inline void weight_store(void *weight, uint32_t at, vec a, vec b)
 {
@@ -348,5 +350,7 @@ static bool settle(const struct attn_value *w)
     }
     return true;
 }
+
+#endif /* VEC_LANES */
 
 #endif /* KVW_KERNELS_ATTN_F32_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Template of the reading of rows of any type as floats, and of keys that are rotated on
- * read. The file that includes it has included vec_avx2.h or vec_avx512.h.
+ * read.
  */
 #ifndef KVW_KERNELS_ATTN_PACK_H
 #define KVW_KERNELS_ATTN_PACK_H
@@ -10,6 +10,9 @@
 
 #include "kernels/attn_micro.h"
 #include "kernels/rows.h"
+#include "kernels/vec.h"
+
+#ifdef VEC_LANES
 
 #define INLINE_PACK static inline __attribute__((always_inline))
 
@@ -92,5 +95,7 @@ INLINE_PACK uint32_t bytes_of(uint32_t type, uint32_t n)
 {
     return type == KVW_NUM_F32 ? 4 * n : type == KVW_NUM_I8 ? n : 2 * n;
 }
+
+#endif /* VEC_LANES */
 
 #endif /* KVW_KERNELS_ATTN_PACK_H */

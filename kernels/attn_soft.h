@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Template of the softmax of a micro-tile. The file that includes it has included
- * vec_avx2.h or vec_avx512.h and says, before, how two vectors of weights are stored:
+ * Template of the softmax of a micro-tile. The file that includes it says, before, how two
+ * vectors of weights are stored:
  *
  *   static inline void weight_store(void *weight, uint32_t at, vec a, vec b);
  *
@@ -14,6 +14,9 @@
 #include <math.h>
 
 #include "kernels/attn_micro.h"
+#include "kernels/vec.h"
+
+#ifdef VEC_LANES
 
 #define UNROLLED _Pragma("GCC unroll 16")
 #define INLINE static inline __attribute__((always_inline))
@@ -192,5 +195,7 @@ static void join(float *max, float *sum, const struct attn_weigh *w, float *keep
         vec_store_n(&take[i], vec_if_less(sum_here, some, vec_set(-0.0f), t), n);
     }
 }
+
+#endif /* VEC_LANES */
 
 #endif /* KVW_KERNELS_ATTN_SOFT_H */

@@ -17,21 +17,18 @@ static const struct kvw_convert_variant variants_copy[] = {
     {"ref", 0, convert_copy_ref},
 };
 
-static const struct kvw_convert_variant variants_f32_f16[] = {
-    {"ref", 0, convert_f32_f16_ref},
-};
+static const struct kvw_convert_variant variants_f32_f16[] = TABLE_OF(convert_f32_f16);
 
-static const struct kvw_convert_variant variants_f32_bf16[] = {
-    {"ref", 0, convert_f32_bf16_ref},
-};
+static const struct kvw_convert_variant variants_f32_bf16[] =
+    TABLE_OF(convert_f32_bf16);
 
-static const struct kvw_convert_variant variants_f16_f32[] = {
-    {"ref", 0, convert_f16_f32_ref},
-};
+static const struct kvw_convert_variant variants_f16_f32[] = TABLE_OF(convert_f16_f32);
 
-static const struct kvw_convert_variant variants_bf16_f32[] = {
-    {"ref", 0, convert_bf16_f32_ref},
-};
+static const struct kvw_convert_variant variants_bf16_f32[] =
+    TABLE_OF(convert_bf16_f32);
+
+static const struct kvw_convert_variant variants_f32_i8[] = TABLE_OF(convert_f32_i8);
+static const struct kvw_convert_variant variants_i8_f32[] = TABLE_OF(convert_i8_f32);
 
 #define N_TYPES (KVW_NUM_I8 + 1)
 #define TABLE(t)                        \
@@ -51,6 +48,8 @@ static const struct {
     [KVW_NUM_F32][KVW_NUM_BF16] = TABLE(variants_f32_bf16),
     [KVW_NUM_F16][KVW_NUM_F32] = TABLE(variants_f16_f32),
     [KVW_NUM_BF16][KVW_NUM_F32] = TABLE(variants_bf16_f32),
+    [KVW_NUM_F32][KVW_NUM_I8] = TABLE(variants_f32_i8),
+    [KVW_NUM_I8][KVW_NUM_F32] = TABLE(variants_i8_f32),
 };
 
 static bool types_are_known(uint32_t src_type, uint32_t dst_type)
@@ -88,6 +87,9 @@ static int check(const struct kvw_convert_args *args)
         return -ENOTSUP;
     if (args->n_heads == 0 || args->n_elems == 0)
         return -EINVAL;
+    const bool has_i8 = args->src_type == KVW_NUM_I8 || args->dst_type == KVW_NUM_I8;
+    if (!has_i8 && args->scales != NULL)
+        return -EINVAL;
     if (args->n_rows == 0)
         return 0;
 
@@ -98,6 +100,10 @@ static int check(const struct kvw_convert_args *args)
         return -EINVAL;
     if (!rows_are_aligned(args->dst, args->dst_row_stride, args->dst_head_stride,
                           num_bytes(args->dst_type)))
+        return -EINVAL;
+    if (has_i8 && (args->scales == NULL ||
+                   !rows_are_aligned(args->scales, args->scales_row_stride,
+                                     args->scales_head_stride, 4)))
         return -EINVAL;
     return 0;
 }

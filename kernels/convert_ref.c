@@ -4,6 +4,7 @@
  */
 #include "kernels/variants.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "kernels/num.h"
@@ -58,6 +59,61 @@ static void rows(const struct kvw_convert_args *args, row_fn *convert_row)
                 row_out(args->dst, i, args->dst_row_stride, head,
                         args->dst_head_stride),
                 row_in(args->src, i, args->src_row_stride, head, args->src_head_stride),
+                args->n_elems);
+        }
+    }
+}
+
+/* Returns the scale. A row with a NaN or an infinity has scale NaN and zeros. */
+static float quantise_row(int8_t *dst, const float *src, uint32_t n_elems)
+{
+    float span = 0;
+    float scale;
+
+    for (uint32_t i = 0; i < n_elems && !isnan(span); i++) {
+        const float x = fabsf(src[i]);
+        if (!isfinite(x))
+            span = NAN;
+        else if (x > span)
+            span = x;
+    }
+    scale = isnan(span) ? NAN : scale_of_span(span);
+    for (uint32_t i = 0; i < n_elems; i++)
+        dst[i] = scale > 0 ? (int8_t)lrintf(src[i] / scale) : 0;
+    return scale;
+}
+
+static void widen_row(float *dst, const int8_t *src, float scale, uint32_t n_elems)
+{
+    for (uint32_t i = 0; i < n_elems; i++)
+        dst[i] = (float)src[i] * scale;
+}
+
+void convert_f32_i8_ref(const struct kvw_convert_args *args)
+{
+    for (uint64_t i = 0; i < args->n_rows; i++) {
+        for (uint32_t head = 0; head < args->n_heads; head++) {
+            float *scale = row_out(args->scales, i, args->scales_row_stride, head,
+                                   args->scales_head_stride);
+            *scale = quantise_row(
+                row_out(args->dst, i, args->dst_row_stride, head,
+                        args->dst_head_stride),
+                row_in(args->src, i, args->src_row_stride, head, args->src_head_stride),
+                args->n_elems);
+        }
+    }
+}
+
+void convert_i8_f32_ref(const struct kvw_convert_args *args)
+{
+    for (uint64_t i = 0; i < args->n_rows; i++) {
+        for (uint32_t head = 0; head < args->n_heads; head++) {
+            widen_row(
+                row_out(args->dst, i, args->dst_row_stride, head,
+                        args->dst_head_stride),
+                row_in(args->src, i, args->src_row_stride, head, args->src_head_stride),
+                scale_at(args->scales, i, args->scales_row_stride, head,
+                         args->scales_head_stride),
                 args->n_elems);
         }
     }

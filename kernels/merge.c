@@ -12,9 +12,7 @@
 #include "kernels/variants.h"
 
 /* Best first; the last row is the reference and needs nothing. */
-static const struct kvw_merge_variant variants[] = {
-    {"ref", 0, merge_ref},
-};
+static const struct kvw_merge_variant variants[] = TABLE_OF(merge);
 
 const struct kvw_merge_variant *kvw_merge_variants(uint32_t *n_variants)
 {

@@ -103,6 +103,17 @@ static inline uint16_t f16_from_f32(float x)
     return (uint16_t)(sign | h);
 }
 
+/* The scale of a row of int8 whose greatest magnitude is span: so that span becomes 127,
+ * and not subnormal, for that would make the steps coarse. 0 if all elements are 0. */
+static inline float scale_of_span(float span)
+{
+    const float scale = span / 127.0f;
+
+    if (span == 0)
+        return 0;
+    return scale < 0x1p-126f ? 0x1p-126f : scale;
+}
+
 /* Bytes of an element; 0 for an unknown type. */
 static inline size_t num_bytes(uint32_t type)
 {

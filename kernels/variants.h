@@ -8,6 +8,21 @@
 
 #include "kvwheel/kernels.h"
 
+/* What the rows of a table need beside the operation's function. */
+#define NEEDS_AVX2 (KVW_CPU_AVX2 | KVW_CPU_FMA | KVW_CPU_F16C)
+#if defined(__x86_64__)
+#define TABLE_OF(operation)                                                      \
+    {                                                                            \
+        {"avx512", KVW_CPU_AVX512, operation##_avx512},                          \
+            {"avx2", NEEDS_AVX2, operation##_avx2}, {"ref", 0, operation##_ref}, \
+    }
+#else
+#define TABLE_OF(operation)          \
+    {                                \
+        {"ref", 0, operation##_ref}, \
+    }
+#endif
+
 /* Serve all types. */
 kvw_attn_fn attn_ref;
 kvw_attn_fn attn_avx2;
@@ -15,13 +30,31 @@ kvw_attn_fn attn_avx512;
 kvw_attn_fn attn_avx512_bf16; /* of BF16 */
 kvw_attn_fn attn_avx512_vnni; /* of I8 */
 kvw_rope_fn rope_ref;
+kvw_rope_fn rope_avx2;
+kvw_rope_fn rope_avx512;
 
 kvw_merge_fn merge_ref;
+kvw_merge_fn merge_avx2;
+kvw_merge_fn merge_avx512;
 
 kvw_convert_fn convert_copy_ref;
 kvw_convert_fn convert_f32_f16_ref;
+kvw_convert_fn convert_f32_f16_avx2;
+kvw_convert_fn convert_f32_f16_avx512;
 kvw_convert_fn convert_f32_bf16_ref;
+kvw_convert_fn convert_f32_bf16_avx2;
+kvw_convert_fn convert_f32_bf16_avx512;
 kvw_convert_fn convert_f16_f32_ref;
+kvw_convert_fn convert_f16_f32_avx2;
+kvw_convert_fn convert_f16_f32_avx512;
 kvw_convert_fn convert_bf16_f32_ref;
+kvw_convert_fn convert_bf16_f32_avx2;
+kvw_convert_fn convert_bf16_f32_avx512;
+kvw_convert_fn convert_f32_i8_ref;
+kvw_convert_fn convert_f32_i8_avx2;
+kvw_convert_fn convert_f32_i8_avx512;
+kvw_convert_fn convert_i8_f32_ref;
+kvw_convert_fn convert_i8_f32_avx2;
+kvw_convert_fn convert_i8_f32_avx512;
 
 #endif /* KVW_KERNELS_VARIANTS_H */

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __AVX2__
+
 #define VEC_LANES 8u
 
 typedef __m256 vec;
@@ -260,5 +262,75 @@ static inline vec vec_high_f16(vec pairs)
     return vec_low_f16(
         _mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256(pairs), 16)));
 }
+
+static inline void vec_store_u16_n(uint16_t *p, __m128i x, uint32_t n)
+{
+    uint16_t part[8];
+
+    if (n >= VEC_LANES) {
+        _mm_storeu_si128((__m128i *)(void *)p, x);
+        return;
+    }
+    _mm_storeu_si128((__m128i *)(void *)part, x);
+    memcpy(p, part, n * sizeof(*p));
+}
+
+static inline void vec_store_f16_n(uint16_t *p, vec x, uint32_t n)
+{
+    vec_store_u16_n(
+        p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n);
+}
+
+/* See bf16_from_f32() of num.h. */
+static inline void vec_store_bf16_n(uint16_t *p, vec x, uint32_t n)
+{
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
+    const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x40));
+    const __m256i is_nan =
+        _mm256_cmpgt_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(INT32_MAX)),
+                           _mm256_set1_epi32(0x7f800000));
+    const __m256i y = _mm256_blendv_epi8(rounded, quiet, is_nan);
+
+    vec_store_u16_n(
+        p, _mm_packus_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1)),
+        n);
+}
+
+/* Rounded to whole numbers, of which all are in range. */
+static inline void vec_store_i8_n(int8_t *p, vec x, uint32_t n)
+{
+    const __m256i y = _mm256_cvtps_epi32(x);
+    const __m128i words =
+        _mm_packs_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+    int8_t part[16];
+
+    _mm_storeu_si128((__m128i *)(void *)part, _mm_packs_epi16(words, words));
+    memcpy(p, part, n < VEC_LANES ? n : VEC_LANES);
+}
+
+/* a b c d ... of the lower half as a a b b c c d d ... */
+static inline vec vec_twice(vec a)
+{
+    return _mm256_permutevar8x32_ps(a, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+}
+
+/* a b c d ... as b a d c ... */
+static inline vec vec_swap(vec a)
+{
+    return _mm256_permute_ps(a, 0xb1);
+}
+
+static inline vec vec_even_minus(vec a)
+{
+    const vec minus = _mm256_setr_ps(-0.0f, 0, -0.0f, 0, -0.0f, 0, -0.0f, 0);
+
+    return _mm256_xor_ps(a, minus);
+}
+
+#endif /* __AVX2__ */
 
 #endif /* KVW_KERNELS_VEC_AVX2_H */

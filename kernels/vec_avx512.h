@@ -10,6 +10,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#ifdef __AVX512F__
+
 #define VEC_LANES 16u
 
 typedef __m512 vec;
@@ -247,5 +249,58 @@ static inline vec vec_high_f16(vec pairs)
 
     return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high));
 }
+
+static inline void vec_store_f16_n(uint16_t *p, vec x, uint32_t n)
+{
+    _mm256_mask_storeu_epi16(
+        p, vec_first(n),
+        _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+/* See bf16_from_f32() of num.h. */
+static inline void vec_store_bf16_n(uint16_t *p, vec x, uint32_t n)
+{
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i high = _mm512_srli_epi32(bits, 16);
+    const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
+    const __m512i quiet = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+    const __mmask16 is_nan =
+        _mm512_cmpgt_epi32_mask(_mm512_and_si512(bits, _mm512_set1_epi32(INT32_MAX)),
+                                _mm512_set1_epi32(0x7f800000));
+
+    _mm256_mask_storeu_epi16(
+        p, vec_first(n),
+        _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet)));
+}
+
+/* Rounded to whole numbers, of which all are in range. */
+static inline void vec_store_i8_n(int8_t *p, vec x, uint32_t n)
+{
+    _mm_mask_storeu_epi8(p, vec_first(n), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
+
+/* a b c d ... of the lower half as a a b b c c d d ... */
+static inline vec vec_twice(vec a)
+{
+    const __m512i index =
+        _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+
+    return _mm512_permutexvar_ps(index, a);
+}
+
+/* a b c d ... as b a d c ... */
+static inline vec vec_swap(vec a)
+{
+    return _mm512_permute_ps(a, 0xb1);
+}
+
+static inline vec vec_even_minus(vec a)
+{
+    return _mm512_mask_xor_ps(a, 0x5555, a, _mm512_set1_ps(-0.0f));
+}
+
+#endif /* __AVX512F__ */
 
 #endif /* KVW_KERNELS_VEC_AVX512_H */

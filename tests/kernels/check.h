@@ -125,6 +125,7 @@ double variant_roundoff(const char *name);
 
 void check_cpu(struct check *c);
 void check_convert(struct check *c);
+void check_quantise(struct check *c);
 void check_rope(struct check *c);
 void check_merge(struct check *c);
 void check_attn(struct check *c);

@@ -138,6 +138,7 @@ int main(int argc, char **argv)
 
     check_cpu(&c);
     check_convert(&c);
+    check_quantise(&c);
     check_rope(&c);
     check_merge(&c);
     check_attn(&c);

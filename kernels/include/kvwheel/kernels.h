@@ -355,10 +355,21 @@ struct kvw_convert_args {
     uint32_t n_elems; /* of a row of a head; any number > 0 */
     uint32_t src_type;
     uint32_t dst_type;
+    /* f32 [n_rows, n_heads]: [out] for I8 as dst_type, read for I8 as src_type; must be
+     * NULL for other types. */
+    float *scales;
+    ptrdiff_t scales_row_stride;
+    ptrdiff_t scales_head_stride;
 };
 
 /**
- * Copy rows into slots, converting F32 to F16 or BF16 or back; equal types are copied.
+ * Copy rows into slots, converting F32 to F16, BF16 or I8 or back; F32, F16 and BF16 are
+ * also copied as they are.
+ *
+ * I8: a row of a head has scale = max |x| / 127, or 2^-126 if that is less, or 0 for a row
+ * of zeros; element = x / scale, rounded to the nearest whole number, ties to even in the
+ * usual rounding mode; back it is element * scale. A row with a NaN or an infinity gets
+ * scale NaN and zeros: all of it is NaN when it is read.
  *
  * Narrowing rounds to nearest, ties to even; what is too large becomes infinite;
  * subnormal results are kept; a NaN keeps its sign and its upper payload bits and
@@ -369,7 +380,8 @@ struct kvw_convert_args {
  * Everything is borrowed for the call; src and dst must not overlap.
  *
  * @return 0; -EINVAL for a null or misaligned pointer or stride or a zero n_heads or
- *         n_elems; -ENOTSUP for another pair of types.
+ *         n_elems, or scales that are missing with I8 or given without it; -ENOTSUP for
+ *         another pair of types.
  */
 KVW_KERNELS_API KVW_NODISCARD int kvw_rows_convert(const struct kvw_convert_args *args);
 
