@@ -328,6 +328,14 @@ int bench_compare(struct bench *bench, const char *group,
     return error;
 }
 
+void bench_rate(struct bench *bench, uint32_t n_variants, double work, const char *unit)
+{
+    for (uint32_t v = 1; v <= n_variants; v++) {
+        bench->results[bench->n_results - v].work = work;
+        bench->results[bench->n_results - v].unit = unit;
+    }
+}
+
 /* ------------------------------------------------------------- a run ----------- */
 
 int bench_fail(const char *what, int error)

@@ -66,6 +66,8 @@ struct bench_result {
     double p99;
     double min;
     double max;
+    double work;      /* of a call; 0: not said */
+    const char *unit; /* of work in a nanosecond */
     uint32_t n_ratios;
     struct bench_ratio ratio[BENCH_FLOORS_MAX];
 };
@@ -115,6 +117,11 @@ struct bench_variant {
 BENCH_NODISCARD int bench_compare(struct bench *bench, const char *group,
                                   const struct bench_variant *variants,
                                   uint32_t n_variants);
+
+/** Say of the last results how much work each call was, such as bytes: the report then has
+ *  the rate. unit: of work in a nanosecond, such as "GB/s". */
+void bench_rate(struct bench *bench, uint32_t n_variants, double work,
+                const char *unit);
 
 /** Add a sample: `n_calls` calls took `ns` between two looks at the clock. A lack of
  *  memory is kept and ends the comparison. */

@@ -11,12 +11,15 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "bench/kernels.h"
 #include "bench/local.h"
 #include "bench/report.h"
 
 static const struct bench_case cases[] = {
     {"local", "attach, update, view, step and wait on this node, each beside its floor",
      local_run},
+    {"kernels", "attention, beside as many operations in registers or reading the rows",
+     kernels_run},
 };
 
 #define N_CASES (sizeof cases / sizeof cases[0])
