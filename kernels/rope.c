@@ -79,6 +79,66 @@ int kvw_rope_fill(const struct kvw_rope_spec *spec)
     return 0;
 }
 
+static int check_grid(const struct kvw_rope_grid *grid)
+{
+    uint64_t n_pairs = 0;
+
+    if (grid->n_axes == 0 || grid->n_axes > KVW_ROPE_AXES_MAX)
+        return -EINVAL;
+    for (uint32_t axis = 0; axis < grid->n_axes; axis++) {
+        if (grid->n_pairs[axis] == 0)
+            return -EINVAL;
+        n_pairs += grid->n_pairs[axis];
+    }
+    if (n_pairs > KVW_HEAD_DIM_MAX / 2)
+        return -ERANGE;
+    if (!(grid->theta > 0) || grid->cos == NULL || grid->sin == NULL)
+        return -EINVAL;
+    if (!rows_are_aligned(grid->cos, grid->row_stride, 0, 4) ||
+        !rows_are_aligned(grid->sin, 0, 0, 4))
+        return -EINVAL;
+    return 0;
+}
+
+/* Angles of one axis at one position. */
+static void fill_axis(float *cos_row, float *sin_row, double position, uint32_t n_pairs,
+                      double theta)
+{
+    for (uint32_t j = 0; j < n_pairs; j++) {
+        const double angle = position * pow(theta, -(double)j / (double)n_pairs);
+        cos_row[j] = (float)cos(angle);
+        sin_row[j] = (float)sin(angle);
+    }
+}
+
+int kvw_rope_fill_grid(const struct kvw_rope_grid *grid)
+{
+    uint64_t n_tokens = 1;
+
+    if (grid == NULL)
+        return -EINVAL;
+    const int r = check_grid(grid);
+    if (r < 0)
+        return r;
+    for (uint32_t axis = 0; axis < grid->n_axes; axis++)
+        n_tokens *= grid->size[axis];
+    for (uint64_t token = 0; token < n_tokens; token++) {
+        uint64_t stride = n_tokens;
+        uint64_t rest = token;
+        uint32_t first = 0;
+        for (uint32_t axis = 0; axis < grid->n_axes; axis++) {
+            stride /= grid->size[axis];
+            float *c = row_out(grid->cos, token, grid->row_stride, 0, 0);
+            float *s = row_out(grid->sin, token, grid->row_stride, 0, 0);
+            fill_axis(c + first, s + first, grid->begin[axis] + (double)(rest / stride),
+                      grid->n_pairs[axis], grid->theta);
+            rest %= stride;
+            first += grid->n_pairs[axis];
+        }
+    }
+    return 0;
+}
+
 static uint64_t magnitude_of(int64_t x)
 {
     return x < 0 ? 0 - (uint64_t)x : (uint64_t)x;

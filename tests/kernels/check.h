@@ -127,6 +127,7 @@ void check_cpu(struct check *c);
 void check_convert(struct check *c);
 void check_quantise(struct check *c);
 void check_rope(struct check *c);
+void check_rope_grid(struct check *c);
 void check_merge(struct check *c);
 void check_attn(struct check *c);
 

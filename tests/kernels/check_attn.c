@@ -237,6 +237,44 @@ static void rows_unseen_do_not_shift_others(struct check *c,
     }
 }
 
+/* Threads share heads, blocks of queries, or parts of the rows of one head. */
+static void threads_do_not_matter(struct check *c, const struct kvw_attn_variant *v,
+                                  uint32_t kv_type)
+{
+    static const uint32_t shape[][3] = {{1, 1, 9000}, {3, 1, 17000}, {200, 2, 300}};
+
+    for (uint32_t i = 0; i < 2 * N_OF(shape); i++) {
+        struct attn_plan plan = plan_random(c, kv_type, 0, 0, i % N_OF(masks));
+        struct attn_case a;
+        struct tensor out;
+        plan.n_q = shape[i / 2][0];
+        plan.n_q_heads = shape[i / 2][1];
+        plan.n_kv_heads = shape[i / 2][1];
+        plan.head_dim_k = 8;
+        plan.head_dim_v = 8;
+        plan.n_past = shape[i / 2][2];
+        plan.has_raw_keys = false;
+        plan.has_sink_logits = i % 2 == 0;
+        case_init(&a, c, &plan);
+        tensor_init(&out, c, KVW_NUM_F32, plan.n_q, plan.n_q_heads, plan.head_dim_v);
+        v->fn(&a.args);
+        for (uint32_t n = 2; n < 4; n++) {
+            struct kvw_attn_args many = a.args;
+            many.n_threads = n;
+            many.out = (void *)out.data;
+            many.out_row_stride = out.row_stride;
+            many.out_head_stride = out.head_stride;
+            many.lse = NULL;
+            tensor_poison(&out);
+            v->fn(&many);
+            check_that(c, tensors_are_same(&a.out, &out), __func__,
+                       "%u threads, try %u", n, i);
+        }
+        tensor_fini(&out);
+        case_fini(&a);
+    }
+}
+
 /* What one of several ranks computes: some KV heads and the query heads that use them.
  */
 static void which_heads_are_computed_does_not_matter(struct check *c,
@@ -391,6 +429,7 @@ void check_attn(struct check *c)
             results_match_the_oracle(c, v, type);
             long_windows_match_the_oracle(c, v, type);
             rows_unseen_do_not_shift_others(c, v, type);
+            threads_do_not_matter(c, v, type);
             how_rows_are_cut_does_not_matter(c, v, type);
             how_queries_are_chunked_does_not_matter(c, v, type);
             which_heads_are_computed_does_not_matter(c, v, type);

@@ -140,6 +140,7 @@ int main(int argc, char **argv)
     check_convert(&c);
     check_quantise(&c);
     check_rope(&c);
+    check_rope_grid(&c);
     check_merge(&c);
     check_attn(&c);
     if (c.n_variants == 0) {

@@ -8,7 +8,7 @@
  * nothing, makes no system call and keeps no state, except that the first call of an
  * operation remembers which variant fits this CPU. Any number of threads may call at
  * once as long as nobody writes what another one reads. No call uses more than 256 KiB
- * of stack.
+ * of stack, except attention: 1.5 MiB in each thread.
  *
  * Words used below
  *   row      one token of a cache. A row has a number that counts tokens since the
@@ -31,7 +31,8 @@
  *
  * Reproducible: a result depends on the values, on the variant and on the C library's
  * exp, log and tanh; not on how rows are cut into pieces, on the strides, on the number
- * of queries, heads or threads in the call. So R ranks that each compute some of the
+ * of queries, heads or threads in the call, nor, with another mask than NONE, on rows
+ * that the query does not see. So R ranks that each compute some of the
  * heads give, bit for bit, what one rank gives, if they run the same variant.
  */
 #ifndef KVWHEEL_KERNELS_H
@@ -111,6 +112,36 @@ struct kvw_rope_spec {
  * not > 0 where it is used; -ERANGE if 2 * n_pairs > KVW_HEAD_DIM_MAX.
  */
 KVW_KERNELS_API KVW_NODISCARD int kvw_rope_fill(const struct kvw_rope_spec *spec);
+
+#define KVW_ROPE_AXES_MAX 3u
+
+/** A grid of tokens (frames x rows x columns): see kvw_rope_fill_grid(). */
+struct kvw_rope_grid {
+    float *cos; /* [out] [product of size, sum of n_pairs] */
+    float *sin; /* [out] the same shape and stride */
+    ptrdiff_t row_stride;
+    uint32_t n_axes;                     /* 1 .. KVW_ROPE_AXES_MAX, the slowest first */
+    uint64_t size[KVW_ROPE_AXES_MAX];    /* tokens along each axis */
+    double begin[KVW_ROPE_AXES_MAX];     /* position of the first along each axis */
+    uint32_t n_pairs[KVW_ROPE_AXES_MAX]; /* pairs that turn with each axis, in order */
+    double theta;                        /* base of the frequencies, > 0 */
+};
+
+/**
+ * Fill rotary tables for tokens on a grid: 2-D and 3-D rotary with splits.
+ *
+ * A table row is a token, the last axis fastest. Its pairs are split among the axes: pair
+ * j of axis a, at position p of that axis, has
+ *   angle = p * theta^(-j / n_pairs[a]),  p = begin[a] + index along a
+ * computed in double and rounded once. With one axis and begin 0 that is kvw_rope_fill().
+ * A grid of one token with begin = (delta, 0, 0) is the table that moves rotated keys by
+ * delta frames: kvw_rope_apply() with position 0 and position_step 0.
+ *
+ * @return 0; -EINVAL for a null or misaligned pointer or stride, n_axes or a pair count of
+ *         0 or too great, or theta not > 0; -ERANGE if 2 * sum of n_pairs >
+ *         KVW_HEAD_DIM_MAX.
+ */
+KVW_KERNELS_API KVW_NODISCARD int kvw_rope_fill_grid(const struct kvw_rope_grid *grid);
 
 /** Rows to rotate in place: see kvw_rope_apply(). */
 struct kvw_rope_args {
@@ -273,8 +304,15 @@ struct kvw_attn_args {
  * weight underflows to zero may or may not count. Subnormal numbers are kept.
  *
  * Precision. The reference rotates, multiplies and sums in double, in the order of d
- * modulo 8 and then of rows, and rounds once to f32. Variants may sum in float; they
- * agree within the bounds that tests/kernels/attn_oracle.c derives.
+ * modulo 8 and then of rows, and rounds once to f32. Variants sum in float; avx512_bf16
+ * rounds queries, weights and keys that are rotated on read to bf16 and flushes subnormal
+ * numbers; avx512_vnni rounds queries to 8 bits with a scale per row and head, and weights
+ * to bf16. They agree within the bounds that tests/kernels/attn_oracle.c derives. Scores
+ * must stay below FLT_MAX / 2.
+ *
+ * Threads. Up to n_threads of OpenMP's share KV heads and blocks of queries, or runs of
+ * rows where there are few queries and heads. A library that was built without OpenMP uses
+ * the calling thread.
  *
  * Ownership: everything is borrowed for the call. out and lse must not overlap each
  * other nor anything that is read.
