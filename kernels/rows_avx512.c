@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversion, rotation and merging of rows with AVX-512: see rows_vec.h. */
+/* Conversion, rotation and merging of rows, and linear attention, with AVX-512: see rows_vec.h, linear_vec.h. */
+#include "kernels/linear_vec.h"
 #include "kernels/rows_vec.h"
 
 #include "kernels/variants.h"
@@ -42,4 +43,14 @@ void rope_avx512(const struct kvw_rope_args *args)
 void merge_avx512(const struct kvw_merge_args *args)
 {
     merge_rows(args);
+}
+
+void linear_update_avx512(const struct kvw_linear_update_args *args)
+{
+    linear_update(args);
+}
+
+void linear_use_avx512(const struct kvw_linear_use_args *args)
+{
+    linear_use(args);
 }

@@ -57,4 +57,11 @@ kvw_convert_fn convert_i8_f32_ref;
 kvw_convert_fn convert_i8_f32_avx2;
 kvw_convert_fn convert_i8_f32_avx512;
 
+kvw_linear_update_fn linear_update_ref;
+kvw_linear_update_fn linear_update_avx2;
+kvw_linear_update_fn linear_update_avx512;
+kvw_linear_use_fn linear_use_ref;
+kvw_linear_use_fn linear_use_avx2;
+kvw_linear_use_fn linear_use_avx512;
+
 #endif /* KVW_KERNELS_VARIANTS_H */

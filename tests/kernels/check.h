@@ -130,5 +130,6 @@ void check_rope(struct check *c);
 void check_rope_grid(struct check *c);
 void check_merge(struct check *c);
 void check_attn(struct check *c);
+void check_linear(struct check *c);
 
 #endif /* KVW_TESTS_KERNELS_CHECK_H */

@@ -143,6 +143,7 @@ int main(int argc, char **argv)
     check_rope_grid(&c);
     check_merge(&c);
     check_attn(&c);
+    check_linear(&c);
     if (c.n_variants == 0) {
         fprintf(stderr, "checkkern: nothing is called \"%s\"\n", c.filter);
         return EXIT_USAGE;

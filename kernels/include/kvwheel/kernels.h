@@ -378,6 +378,87 @@ struct kvw_merge_args {
  */
 KVW_KERNELS_API KVW_NODISCARD int kvw_attn_merge(const struct kvw_merge_args *args);
 
+/* --------------------------------------------------------------- linear attention */
+
+/** The state of linear attention: what a chunk's rows add up to. */
+struct kvw_linear_state {
+    float *vk;                /* f32 [n_heads, head_dim_v, head_dim_k]: sums of v x k */
+    float *k_sum;             /* f32 [n_heads, head_dim_k] */
+    ptrdiff_t vk_head_stride; /* bytes */
+    ptrdiff_t vk_row_stride;
+    ptrdiff_t k_sum_head_stride;
+};
+
+/** Rows to add up: see kvw_linear_update(). */
+struct kvw_linear_update_args {
+    const float *k; /* f32 [n_rows, n_heads, head_dim_k]: features, such as relu */
+    const float *k_rotated; /* NULL: k; else the same shape and strides, for vk alone */
+    const float *v;         /* f32 [n_rows, n_heads, head_dim_v] */
+    ptrdiff_t k_row_stride; /* bytes */
+    ptrdiff_t k_head_stride;
+    ptrdiff_t v_row_stride;
+    ptrdiff_t v_head_stride;
+    uint64_t n_rows;
+    uint32_t n_heads;
+    uint32_t head_dim_k; /* 1 .. KVW_HEAD_DIM_MAX */
+    uint32_t head_dim_v; /* 1 .. KVW_HEAD_DIM_MAX */
+    uint32_t is_added;   /* 0: the state begins at zero; 1: at what it holds */
+    struct kvw_linear_state state; /* [out] */
+};
+
+/**
+ * Add rows up to a state of linear attention.
+ *
+ *   vk[h][c][d] = (vk[h][c][d] or 0) + sum over rows i of v[i][h][c] * k_rotated[i][h][d]
+ *   k_sum[h][d] = (k_sum[h][d] or 0) + sum over rows i of k[i][h][d]
+ *
+ * Source: Katharopoulos et al., "Transformers are RNNs" (arXiv 2006.16236), section 3.3;
+ * with rotated keys in the numerator alone: SANA-Video (arXiv 2509.24695), section 2.
+ * Rows are added in order, so that the result does not depend on how many heads a call
+ * has; it does on how rows are divided among calls. The reference sums in double.
+ *
+ * Everything is borrowed for the call; the state must not overlap what is read.
+ *
+ * @return 0; -EINVAL for a null or misaligned pointer or stride, n_heads or a head
+ *         dimension 0, or another is_added; -ERANGE for a head dimension over
+ *         KVW_HEAD_DIM_MAX.
+ */
+KVW_KERNELS_API KVW_NODISCARD int
+kvw_linear_update(const struct kvw_linear_update_args *args);
+
+/** Queries of linear attention: see kvw_linear_use(). */
+struct kvw_linear_use_args {
+    const float *q;         /* f32 [n_q, n_heads, head_dim_k]: features */
+    const float *q_rotated; /* NULL: q; else the same shape and strides, for vk alone */
+    ptrdiff_t q_row_stride; /* bytes */
+    ptrdiff_t q_head_stride;
+    const struct kvw_linear_state *states; /* that count as their sum; only read */
+    uint32_t n_states;                     /* 0 is allowed */
+    uint32_t n_q;
+    uint32_t n_heads;
+    uint32_t head_dim_k;
+    uint32_t head_dim_v;
+    float eps;  /* added to the denominator */
+    float *out; /* [out] f32 [n_q, n_heads, head_dim_v] */
+    ptrdiff_t out_row_stride;
+    ptrdiff_t out_head_stride;
+};
+
+/**
+ * Attend to the sum of some states, such as those of a window's chunks.
+ *
+ *   out[i][h][c] = (sum over states, d of vk[h][c][d] * q_rotated[i][h][d])
+ *                  / (sum over states, d of k_sum[h][d] * q[i][h][d] + eps)
+ *
+ * in the order of the states. A denominator of 0 gives what division gives.
+ *
+ * Everything is borrowed for the call; out must not overlap what is read.
+ *
+ * @return as kvw_linear_update(); -EINVAL also for an eps that is not finite.
+ */
+KVW_KERNELS_API KVW_NODISCARD int
+kvw_linear_use(const struct kvw_linear_use_args *args);
+
 /* --------------------------------------------------------------------- conversion */
 
 /** Rows to convert: see kvw_rows_convert(). */
@@ -452,6 +533,8 @@ typedef void kvw_attn_fn(const struct kvw_attn_args *args);
 typedef void kvw_merge_fn(const struct kvw_merge_args *args);
 typedef void kvw_rope_fn(const struct kvw_rope_args *args);
 typedef void kvw_convert_fn(const struct kvw_convert_args *args);
+typedef void kvw_linear_update_fn(const struct kvw_linear_update_args *args);
+typedef void kvw_linear_use_fn(const struct kvw_linear_use_args *args);
 
 struct kvw_attn_variant {
     const char *name;
@@ -477,6 +560,13 @@ struct kvw_convert_variant {
     kvw_convert_fn *fn;
 };
 
+struct kvw_linear_variant {
+    const char *name;
+    uint32_t cpu_need;
+    kvw_linear_update_fn *update;
+    kvw_linear_use_fn *use;
+};
+
 /**
  * The table of an operation, and how many rows it has.
  *
@@ -492,6 +582,9 @@ KVW_KERNELS_API const struct kvw_rope_variant *kvw_rope_variants(uint32_t *n_var
 KVW_KERNELS_API const struct kvw_convert_variant *
 kvw_convert_variants(uint32_t src_type, uint32_t dst_type, uint32_t *n_variants);
 
+KVW_KERNELS_API const struct kvw_linear_variant *
+kvw_linear_variants(uint32_t *n_variants);
+
 /**
  * The row that a CPU with these KVW_CPU_ bits gets; NULL only for unknown types.
  *
@@ -503,6 +596,8 @@ KVW_KERNELS_API const struct kvw_merge_variant *kvw_merge_select(uint32_t cpu_ha
 KVW_KERNELS_API const struct kvw_rope_variant *kvw_rope_select(uint32_t cpu_have);
 KVW_KERNELS_API const struct kvw_convert_variant *
 kvw_convert_select(uint32_t src_type, uint32_t dst_type, uint32_t cpu_have);
+
+KVW_KERNELS_API const struct kvw_linear_variant *kvw_linear_select(uint32_t cpu_have);
 
 #ifdef __cplusplus
 }
