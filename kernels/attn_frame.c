@@ -40,18 +40,26 @@ struct frame {
     int n_threads;
 };
 
-/* Rows of one KV head at work, and what a thread needs for them. */
+/* Some rows of one KV head, and what the parts so far gave: of base 2. */
+struct total {
+    const struct frame *frame;
+    uint32_t kv_head;
+    uint32_t n;
+    uint64_t first; /* of the rows */
+    float max[ROWS_MAX];
+    float sum[ROWS_MAX];
+};
+
+/* Rows at work, and what a thread needs for them. */
 struct block {
     const struct frame *frame;
     uint32_t kv_head;
     uint32_t n;
-    uint64_t first; /* of its rows */
+    struct total total;
     struct attn_tile tile;
     struct attn_sight sight[ROWS_MAX + 16];
     float max[ROWS_MAX + 16]; /* of the part, of base 2 */
     float sum[ROWS_MAX + 16];
-    float max_all[ROWS_MAX]; /* of the parts before */
-    float sum_all[ROWS_MAX];
     float q_scale[ROWS_MAX + 16];
     int32_t q_sum[ROWS_MAX + 16];
     float keep[ATTN_ROWS + 4]; /* of the micro-tile at work */
@@ -103,15 +111,30 @@ static void frame_init(struct frame *f, const struct kvw_attn_args *args,
     f->n_rows = (uint64_t)args->n_q * f->group;
 }
 
-static uint32_t query_of(const struct block *b, uint32_t row)
+static uint32_t query_of(const struct total *t, uint32_t row)
 {
-    return (uint32_t)((b->first + row) / b->frame->group);
+    return (uint32_t)((t->first + row) / t->frame->group);
 }
 
-static uint32_t head_of(const struct block *b, uint32_t row)
+static uint32_t head_of(const struct total *t, uint32_t row)
 {
-    return b->kv_head * b->frame->group +
-           (uint32_t)((b->first + row) % b->frame->group);
+    return t->kv_head * t->frame->group +
+           (uint32_t)((t->first + row) % t->frame->group);
+}
+
+static void total_init(struct total *t, const struct frame *f, uint32_t kv_head,
+                       uint32_t index)
+{
+    const uint64_t left = f->n_rows - (uint64_t)index * f->block;
+
+    t->frame = f;
+    t->kv_head = kv_head;
+    t->first = (uint64_t)index * f->block;
+    t->n = left < f->block ? (uint32_t)left : f->block;
+    for (uint32_t row = 0; row < t->n; row++) {
+        t->max[row] = -INFINITY;
+        t->sum[row] = 0;
+    }
 }
 
 /* Rows of the micro-tile that begins at row, as computed. */
@@ -132,22 +155,21 @@ static void block_init(struct block *b, const struct frame *f, uint32_t kv_head,
                        uint32_t index)
 {
     const struct kvw_attn_args *args = f->args;
-    const uint64_t first = (uint64_t)index * f->block;
-    const uint64_t left = f->n_rows - first;
 
+    total_init(&b->total, f, kv_head, index);
     b->frame = f;
     b->kv_head = kv_head;
-    b->first = first;
-    b->n = left < f->block ? (uint32_t)left : f->block;
+    b->n = b->total.n;
     for (uint32_t row = 0; row < b->n; row++)
-        b->sight[row] = attn_sight_of(args, query_of(b, row));
+        b->sight[row] = attn_sight_of(args, query_of(&b->total, row));
     for (uint32_t row = 0; row < b->n; row += f->micro->rows) {
         const float *queries[ATTN_ROWS];
         const uint32_t n_rows = rows_at(b, row);
         const uint32_t n = b->n - row < n_rows ? b->n - row : n_rows;
         for (uint32_t i = 0; i < n; i++)
-            queries[i] = row_in(args->q, query_of(b, row + i), args->q_row_stride,
-                                head_of(b, row + i), args->q_head_stride);
+            queries[i] =
+                row_in(args->q, query_of(&b->total, row + i), args->q_row_stride,
+                       head_of(&b->total, row + i), args->q_head_stride);
         f->micro->pack_q(queries_at(b, row), queries, n, n_rows, &f->shape,
                          (double)args->scale * LOG2_E, &b->q_scale[row],
                          &b->q_sum[row]);
@@ -354,40 +376,40 @@ static void take_part(struct block *b, struct attn_cursor *cursor)
 }
 
 /* Join a row of a part to what the parts before gave, which is kept in out. */
-static void join_part(struct block *b, uint32_t row, const float *sums, float max,
+static void join_part(struct total *t, uint32_t row, const float *sums, float max,
                       float sum)
 {
-    const struct kvw_attn_args *args = b->frame->args;
-    float *out = row_out(args->out, query_of(b, row), args->out_row_stride,
-                         head_of(b, row), args->out_head_stride);
-    const float top = max > b->max_all[row] ? max : b->max_all[row];
-    const float keep = (float)exp2((double)b->max_all[row] - (double)top);
+    const struct kvw_attn_args *args = t->frame->args;
+    float *out = row_out(args->out, query_of(t, row), args->out_row_stride,
+                         head_of(t, row), args->out_head_stride);
+    const float top = max > t->max[row] ? max : t->max[row];
+    const float keep = (float)exp2((double)t->max[row] - (double)top);
     const float take = (float)exp2((double)max - (double)top);
 
     if (sum == 0)
         return;
-    if (b->sum_all[row] == 0) {
+    if (t->sum[row] == 0) {
         memcpy(out, sums, args->head_dim_v * sizeof(*out));
-        b->max_all[row] = max;
-        b->sum_all[row] = sum;
+        t->max[row] = max;
+        t->sum[row] = sum;
         return;
     }
     for (uint32_t d = 0; d < args->head_dim_v; d++)
         out[d] = out[d] * keep + sums[d] * take;
-    b->sum_all[row] = b->sum_all[row] * keep + sum * take;
-    b->max_all[row] = top;
+    t->sum[row] = t->sum[row] * keep + sum * take;
+    t->max[row] = top;
 }
 
 /* Take the sink logit in, divide by the sum, and write lse. */
-static void finish_row(struct block *b, uint32_t row)
+static void finish_row(struct total *t, uint32_t row)
 {
-    const struct kvw_attn_args *args = b->frame->args;
-    const uint32_t query = query_of(b, row);
-    const uint32_t head = head_of(b, row);
+    const struct kvw_attn_args *args = t->frame->args;
+    const uint32_t query = query_of(t, row);
+    const uint32_t head = head_of(t, row);
     float *out =
         row_out(args->out, query, args->out_row_stride, head, args->out_head_stride);
-    double max = (double)b->max_all[row];
-    double sum = (double)b->sum_all[row];
+    double max = (double)t->max[row];
+    double sum = (double)t->sum[row];
     double keep = 1;
 
     if (args->sink_logits != NULL && args->sink_logits[head] != -INFINITY) {
@@ -397,7 +419,7 @@ static void finish_row(struct block *b, uint32_t row)
         sum = sum * keep + exp2(sink - top);
         max = top;
     }
-    if (b->sum_all[row] == 0)
+    if (t->sum[row] == 0)
         memset(out, 0, args->head_dim_v * sizeof(*out));
     const float factor = (float)keep;
     const float total = (float)sum;
@@ -410,14 +432,6 @@ static void finish_row(struct block *b, uint32_t row)
     }
 }
 
-static void totals_init(struct block *b)
-{
-    for (uint32_t row = 0; row < b->n; row++) {
-        b->max_all[row] = -INFINITY;
-        b->sum_all[row] = 0;
-    }
-}
-
 /* All parts of a block, one after the other. */
 static void run_block(const struct frame *f, uint32_t kv_head, uint32_t index)
 {
@@ -425,15 +439,14 @@ static void run_block(const struct frame *f, uint32_t kv_head, uint32_t index)
     struct block b; /* large: only what is needed is touched */
 
     block_init(&b, f, kv_head, index);
-    totals_init(&b);
     while (!attn_cursor_place(&cursor, f->args, f->shape.n_slots).is_end) {
         take_part(&b, &cursor);
         for (uint32_t row = 0; row < b.n; row++)
-            join_part(&b, row, b.sums + (size_t)row * f->shape.v_pitch, b.max[row],
-                      b.sum[row]);
+            join_part(&b.total, row, b.sums + (size_t)row * f->shape.v_pitch,
+                      b.max[row], b.sum[row]);
     }
     for (uint32_t row = 0; row < b.n; row++)
-        finish_row(&b, row);
+        finish_row(&b.total, row);
 }
 
 /* Results of some parts of one block, to be joined in order. */
@@ -481,24 +494,23 @@ static void run_block_by_parts(const struct frame *f, struct results *r,
     struct attn_cursor cursor = {0};
     const uint32_t pitch = f->shape.v_pitch;
     const size_t stride = RESULT_FLOATS / r->n_max;
-    struct block b; /* only for its totals */
+    struct total total;
 
-    block_init(&b, f, kv_head, index);
-    totals_init(&b);
+    total_init(&total, f, kv_head, index);
     for (results_plan(r, f, &cursor); r->n > 0; results_plan(r, f, &cursor)) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(f->n_threads)
         for (uint32_t part = 0; part < r->n; part++)
             run_part(f, kv_head, index, r->cursor[part], r->floats + part * stride);
         for (uint32_t part = 0; part < r->n; part++) {
             const float *sums = r->floats + part * stride;
-            const float *max = sums + (size_t)b.n * pitch;
-            for (uint32_t row = 0; row < b.n; row++)
-                join_part(&b, row, sums + (size_t)row * pitch, max[row],
-                          max[b.n + row]);
+            const float *max = sums + (size_t)total.n * pitch;
+            for (uint32_t row = 0; row < total.n; row++)
+                join_part(&total, row, sums + (size_t)row * pitch, max[row],
+                          max[total.n + row]);
         }
     }
-    for (uint32_t row = 0; row < b.n; row++)
-        finish_row(&b, row);
+    for (uint32_t row = 0; row < total.n; row++)
+        finish_row(&total, row);
 }
 
 /* Few rows, and fewer heads than would keep the threads busy. */

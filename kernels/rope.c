@@ -130,7 +130,8 @@ int kvw_rope_fill_grid(const struct kvw_rope_grid *grid)
             stride /= grid->size[axis];
             float *c = row_out(grid->cos, token, grid->row_stride, 0, 0);
             float *s = row_out(grid->sin, token, grid->row_stride, 0, 0);
-            fill_axis(c + first, s + first, grid->begin[axis] + (double)(rest / stride),
+            const uint64_t index = rest / stride;
+            fill_axis(c + first, s + first, grid->begin[axis] + (double)index,
                       grid->n_pairs[axis], grid->theta);
             rest %= stride;
             first += grid->n_pairs[axis];
