@@ -11,7 +11,8 @@ Install what the tests need (as root; otherwise say what is missing), build, tes
 
   (nothing)        what CI runs: the preset dev with all its tests but the long ones (the
                    rules of tests/lint too), then asan with the labels unit, kernel,
-                   integration and guard
+                   integration and guard, without the tests that attack, kill and starve
+                   by the thousand (--full has them)
   --full           dev, asan, clang and tsan with all their tests, the long ones too,
                    clang-tidy, and each fuzzer for ten seconds
   --long           only the soak: the preset dev with the tests of label soak
@@ -57,6 +58,7 @@ cd "$root"
 # only --long the soak.
 without='^(bench|soak)$'
 parts='^(unit|kernel|integration|guard)$'
+heavy=
 if ((is_long)); then
     without='^bench$'
     runs=("dev ^soak$")
@@ -69,6 +71,7 @@ elif [[ -n $label ]]; then
 else
     without='^(bench|soak|long)$'
     runs=("dev" "asan $parts")
+    heavy='^(bench|death|faults|hostile)_'
 fi
 
 scratch=
@@ -134,10 +137,13 @@ test_preset() {
         # Not every preset has tests of every label.
         ((!is_full)) || filter[0]=--no-tests=ignore
     fi
+    if [[ $1 == asan && -n $heavy ]]; then
+        filter+=(-E "$heavy")
+    fi
     say "$1: testing ${2:+(labels $2)}"
     if ! KVW_TEST_RUN=$run_mark-$1 TMPDIR=$scratch XDG_RUNTIME_DIR=$scratch/run \
         CRITERION_VERBOSITY_LEVEL=1 \
-        ctest --test-dir "build/$1" --output-on-failure --output-junit "$results" \
+        ctest --test-dir "build/$1" --parallel 2 --output-on-failure --output-junit "$results" \
         --test-output-size-passed 1000000 "${filter[@]}" </dev/null 2>&1 | tee "$log"; then
         fail "$1: see above"
     fi
