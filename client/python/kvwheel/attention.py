@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over the pieces of a view where they lie, and rotary embedding by tables."""
+
+import ctypes as c
+import math
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from . import _abi
+from ._native import lib, strerror
+from .arrays import Given, given, is_torch
+from .view import TYPES, BatchView, View
+
+
+class Rope:
+    """Tables of cosines and sines: row p rotates position p. See struct kvw_rope_table.
+
+    The positions of a cache are rows (tokens). For an image or a video a table row is a
+    token of the flattened grid: Rope.grid()."""
+
+    def __init__(self, angles: np.ndarray, layout: str, magnitude: float = 1.0) -> None:
+        """angles: [positions, pairs] in radians, float64. layout: which elements form a
+        pair: `interleaved` (2j, 2j + 1) or `half_split` (j, j + pairs)."""
+        if layout not in _abi.ROPE_LAYOUTS:
+            raise ValueError(f"layout: need one of {', '.join(_abi.ROPE_LAYOUTS)}, "
+                             f"have {layout!r}")
+        self.layout = layout
+        self.cos = np.ascontiguousarray(np.cos(angles) * magnitude, np.float32)
+        self.sin = np.ascontiguousarray(np.sin(angles) * magnitude, np.float32)
+        self.n_positions, self.n_pairs = angles.shape
+        self.struct = _abi.kvw_rope_table(
+            self.cos.ctypes.data, self.sin.ctypes.data, self.cos.strides[0],
+            self.n_positions, self.n_pairs, _abi.ROPE_LAYOUTS[layout])
+
+    @classmethod
+    def line(cls, n_positions: int, head_dim: int, theta: float = 10000.0,
+             layout: str = "half_split", inv_freq: Optional[Sequence[float]] = None,
+             magnitude: float = 1.0) -> "Rope":
+        """The usual 1-D tables; inv_freq and magnitude as Llama 3 and YaRN have them."""
+        freq = _frequencies(head_dim, theta) if inv_freq is None else np.asarray(inv_freq)
+        return cls(np.outer(np.arange(n_positions, dtype=np.float64), freq), layout, magnitude)
+
+    @classmethod
+    def grid(cls, sizes: Sequence[int], split: Sequence[int], theta: float = 10000.0,
+             layout: str = "interleaved", first: int = 0) -> "Rope":
+        """Tables of a flattened grid, last axis fastest: (frames, height, width) for video,
+        (height, width) for an image. split: channels of each axis. first: the first index
+        of the first axis (an absolute frame offset)."""
+        if len(sizes) != len(split) or any(part % 2 for part in split):
+            raise ValueError(f"split: need an even number of channels for each of "
+                             f"{len(sizes)} axes, have {list(split)}")
+        at = np.indices(sizes).reshape(len(sizes), -1).astype(np.float64)
+        at[0] += first
+        return cls(np.concatenate([np.outer(index, _frequencies(part, theta))
+                                   for index, part in zip(at, split)], axis=1), layout)
+
+    def rotate(self, x: Any, position: Union[int, Any], sign: int = 1) -> Any:
+        """Rows [..., rows, heads, elems] rotated: row i by position + i, or by the i-th of
+        an array of positions; sign -1 rotates back. A new array, of x's kind and type;
+        elements behind the pairs pass. Computed in f32."""
+        n = x.shape[-3]
+        at = (np.arange(position, position + n) if isinstance(position, (int, np.integer))
+              else np.asarray(position))
+        cos, sin = self.cos[at][:, None, :], self.sin[at][:, None, :] * np.float32(sign)
+        return self._apply(x, cos, sin)
+
+    def shift(self, x: Any, delta: int) -> Any:
+        """Rows that are rotated already, moved by delta positions (of a grid: by a whole
+        number of steps of the first axis only, for which all other angles are 0)."""
+        cos, sin = self.cos[abs(delta)], self.sin[abs(delta)] * np.float32(np.sign(delta))
+        return self._apply(x, cos, sin)
+
+    def _apply(self, x: Any, cos: np.ndarray, sin: np.ndarray) -> Any:
+        if is_torch(x):
+            import torch
+            values = x.float()
+            out: Any = values.clone()
+            cos, sin = torch.from_numpy(cos), torch.from_numpy(sin)
+        else:
+            values = np.asarray(x, np.float32)
+            out = values.copy()
+        if self.layout == "interleaved":
+            first, second = slice(0, 2 * self.n_pairs, 2), slice(1, 2 * self.n_pairs, 2)
+        else:
+            first, second = slice(0, self.n_pairs), slice(self.n_pairs, 2 * self.n_pairs)
+        a, b = values[..., first], values[..., second]
+        out[..., first] = a * cos - b * sin
+        out[..., second] = b * cos + a * sin
+        return out.to(x.dtype) if is_torch(x) else out.astype(x.dtype)
+
+
+def _frequencies(channels: int, theta: float) -> np.ndarray:
+    return theta ** (-np.arange(0, channels, 2, dtype=np.float64) / channels)
+
+
+class _Call(NamedTuple):
+    """What is the same for every lane."""
+
+    scale: Optional[float]
+    mask: Optional[str]
+    q_row: Optional[int]
+    softcap: float
+    sink_logits: Optional[np.ndarray]
+    bias: Mapping[str, float]
+    rope: Optional[Rope]
+    threads: int
+
+
+def attention(q: Any, view: Union[View, BatchView], *, also: Optional[Tuple[Any, Any]] = None,
+              scale: Optional[float] = None, mask: Optional[str] = None,
+              q_row: Optional[int] = None, softcap: float = 0.0, sink_logits: Any = None,
+              bias: Optional[Mapping[str, float]] = None, rope: Optional[Rope] = None,
+              threads: int = 1, lse: bool = False) -> Any:
+    """Attend from queries to the rows of a view, in place: see kvw_attn_run().
+
+    q: [queries, heads, head_dim], or [batch, queries, heads, head_dim]. A batch goes with a
+        view of one lane (all attend to it), of as many lanes, or of N where the batch is a
+        multiple of N (each lane serves batch / N queries in a row).
+    also: keys and values [rows, heads, elems] that are attended to besides, after those of
+        the view, and stored nowhere; with a batch if q has one. The view may be empty.
+    mask: none, causal or block_causal (every query sees the open chunk). Default: by the
+        window kind: `chunk` none, `row` causal.
+    q_row: row of the first query; default: the queries are the newest rows.
+    bias: added to the scores of the rows of a class: {"past": -1.2}.
+    rope: keys are stored unrotated: rotate them on read by their positions. (q is the
+        caller's to rotate.)
+    sink_logits: [heads], in the denominator only. scale: default 1 / sqrt(head_dim).
+
+    Returns an array like q, [..., queries, heads, elems of v], computed in f32; with `lse`
+    also the logarithms of the denominators, f32 [..., queries, heads]."""
+    views = view.views if isinstance(view, BatchView) else (view,)
+    call = _Call(scale, mask, q_row, softcap,
+                 None if sink_logits is None
+                 else np.ascontiguousarray(_numpy32(sink_logits)), bias or {}, rope, threads)
+    queries = _numpy32(q)
+    is_batch = queries.ndim == 4
+    if queries.ndim not in (3, 4):
+        raise ValueError(f"q: need 3 or 4 dimensions, have {queries.ndim}")
+    if not is_batch:
+        queries = queries[None]
+    if len(queries) % len(views):
+        raise ValueError(f"batch: need 1, {len(views)} or a multiple of it (lanes of the "
+                         f"view), have {len(queries)}")
+    repeat = len(queries) // len(views)
+    extra = None if also is None else _extra(also, len(queries), views[0])
+    results = [_one(queries[i], views[i // repeat], extra and extra[i], call)
+               for i in range(len(queries))]
+    outs, logs = [np.stack(part) for part in zip(*results)]
+    if not is_batch:
+        outs, logs = outs[0], logs[0]
+    out = _like(outs, q)
+    return (out, _like(logs, q, keep_f32=True)) if lse else out
+
+
+def _numpy32(value: Any) -> np.ndarray:
+    if is_torch(value):
+        value = value.detach().float().numpy()
+    array = np.asarray(value, np.float32)
+    return array if array.ndim == 0 or array.strides[-1] == 4 else np.ascontiguousarray(array)
+
+
+def _like(array: np.ndarray, q: Any, keep_f32: bool = False) -> Any:
+    if is_torch(q):
+        import torch
+        result = torch.from_numpy(array)
+        return result if keep_f32 else result.to(q.dtype)
+    dtype = getattr(q, "dtype", np.dtype(np.float32))
+    return array if keep_f32 or dtype == np.float32 else array.astype(dtype)
+
+
+def _extra(also: Tuple[Any, Any], n_batch: int, view: View) -> List[Tuple[Given, Given]]:
+    """Keys and values of each query's own, in the type of the cache."""
+    parts = []
+    for value, plane in zip(also, ("k", "v")):
+        type = TYPES[view._plane(plane).type]
+        array = given(value, plane, type)
+        if array.type != type:
+            array = _converted(array, type)
+        parts.append([array.lane(i) for i in range(n_batch)] if len(array.shape) == 4
+                     else [array] * n_batch)
+        if len(array.shape) == 4 and array.shape[0] != n_batch:
+            raise ValueError(f"also: need a batch of {n_batch}, have {array.shape[0]}")
+    return list(zip(*parts))
+
+
+def _converted(array: Given, type: str) -> Given:
+    from .arrays import NUMPY_TYPES
+    out = np.empty(array.shape, NUMPY_TYPES[type])
+    n = array.shape[0] if len(array.shape) == 4 else 1
+    for i in range(n):
+        part = array.lane(i) if len(array.shape) == 4 else array
+        to = out[i] if len(array.shape) == 4 else out
+        args = _abi.kvw_convert_args(
+            part.address, part.strides[0], part.strides[1], to.ctypes.data, to.strides[0],
+            to.strides[1], part.shape[0], part.shape[1], part.shape[2],
+            _abi.NUMS.get(part.type, 99), _abi.NUMS.get(type, 99))
+        if part.shape[0] and lib.rows_convert(c.byref(args)) < 0:
+            raise ValueError(f"rows of type {array.type} cannot become {type}")
+    return Given(out.ctypes.data, out.shape, out.strides, type, out)
+
+
+def _pieces(view: View, call: _Call, extra: Optional[Tuple[Given, Given]], is_masked: bool
+            ) -> Tuple[Any, int]:
+    """The kernel's pieces. Where a contiguous group shows past and current rows as one, it
+    is cut if their biases differ: the cut costs nothing, rows stay where they are."""
+    k, v = view._plane("k"), view._plane("v")
+    runs: List[Tuple[int, int, int, int, str]] = []  # row, position, slot, n, kind
+    cut = view.open_row
+    for piece in view.pieces:
+        run = (piece.row, piece.position, piece.slot, piece.n_rows, piece.kind)
+        n = 0 if cut is None else cut - piece.row
+        if (piece.kind == "past" and cut is not None and n < piece.n_rows
+                and call.bias.get("past", 0.0) != call.bias.get("current", 0.0)):
+            runs.append((*run[:3], n, "past"))
+            run = (run[0] + n, run[1] + n, run[2] + n, run[3] - n, "current")
+        runs.append(run)
+    pieces = (_abi.kvw_attn_piece * (len(runs) + (extra is not None)))()
+    for to, (row, position, slot, n, kind) in zip(pieces, runs):
+        to.k, to.v = k.base + slot * k.row_bytes, v.base + slot * v.row_bytes
+        to.k_row_stride, to.k_head_stride = k.row_bytes, k.head_bytes
+        to.v_row_stride, to.v_head_stride = v.row_bytes, v.head_bytes
+        to.n_rows, to.first_row, to.pos_base = n, row, position
+        to.bias = call.bias.get(kind, 0.0)
+        to.flags = ((_abi.ATTN_ALWAYS if kind == "kept" and is_masked else 0)
+                    | (_abi.ATTN_RAW_KEYS if call.rope is not None else 0))
+    if extra is not None:
+        to, (keys, values) = pieces[len(runs)], extra
+        if keys.shape[0] != values.shape[0]:
+            raise ValueError(f"also: {keys.shape[0]} keys, {values.shape[0]} values")
+        to.k, to.v, to.n_rows = keys.address, values.address, keys.shape[0]
+        to.k_row_stride, to.k_head_stride = keys.strides[0], keys.strides[1]
+        to.v_row_stride, to.v_head_stride = values.strides[0], values.strides[1]
+        to.flags = _abi.ATTN_ALWAYS if is_masked else 0
+    return pieces, len(pieces)
+
+
+def _one(q: np.ndarray, view: View, extra: Optional[Tuple[Given, Given]], call: _Call
+         ) -> Tuple[np.ndarray, np.ndarray]:
+    if view._hold.is_ended and view._hold.struct is not None:
+        raise ValueError("the view was released")
+    n_q, n_q_heads, head_dim = q.shape
+    k, v = view._plane("k"), view._plane("v")
+    if head_dim != k.elems or n_q_heads % view.n_heads:
+        raise ValueError(f"q: need heads a multiple of {view.n_heads} and head_dim {k.elems}, "
+                         f"have {n_q_heads} and {head_dim}")
+    if k.type != v.type or TYPES[k.type] not in _abi.NUMS:
+        raise ValueError(f"attention takes k and v of {', '.join(_abi.NUMS)}, not of "
+                         f"{TYPES[k.type]} and {TYPES[v.type]}")
+    mask = call.mask or ("causal" if view.window_kind == "row" else "none")
+    pieces, n_pieces = _pieces(view, call, extra, mask != "none")
+    out = np.empty((n_q, n_q_heads, v.elems), np.float32)
+    log = np.empty((n_q, n_q_heads), np.float32)
+    args = _abi.kvw_attn_args(
+        q=q.ctypes.data, q_row_stride=q.strides[0], q_head_stride=q.strides[1], n_q=n_q,
+        n_q_heads=n_q_heads, n_kv_heads=view.n_heads, head_dim_k=head_dim, head_dim_v=v.elems,
+        kv_type=_abi.NUMS[TYPES[k.type]], pieces=c.addressof(pieces), n_pieces=n_pieces,
+        mask=_abi.ATTN_MASKS[mask], scale=call.scale or 1.0 / math.sqrt(head_dim),
+        softcap=call.softcap, out=out.ctypes.data, out_row_stride=out.strides[0],
+        out_head_stride=out.strides[1], lse=log.ctypes.data, lse_row_stride=log.strides[0],
+        lse_head_stride=log.strides[1], n_threads=call.threads)
+    if mask != "none":
+        args.q_first_row = view.end_row - n_q if call.q_row is None else call.q_row
+        if mask == "block_causal":
+            args.block_rows, args.block_first_row = n_q, args.q_first_row
+        if view.window_kind == "row":
+            args.window_rows, args.sink_rows = view.window, view.sink
+    if call.sink_logits is not None:
+        if call.sink_logits.shape != (n_q_heads,):
+            raise ValueError(f"sink_logits: need [{n_q_heads}], have "
+                             f"{list(call.sink_logits.shape)}")
+        args.sink_logits = call.sink_logits.ctypes.data
+    if call.rope is not None:
+        args.rope = c.addressof(call.rope.struct)
+    answer = lib.attn_run(c.byref(args))
+    if answer < 0:
+        raise ValueError(f"attention: {strerror(answer)}: see kvw_attn_run() in kernels.h "
+                         f"({n_q} queries, {view!r}, mask {mask}"
+                         + (f", {call.rope.n_positions} positions in the tables)"
+                            if call.rope else ")"))
+    return out, log
