@@ -394,3 +394,29 @@ def test_types_are_importable_everywhere():
     assert (Path(kvwheel.__file__).parent / "py.typed").exists()
     assert all(getattr(kvwheel, name).__doc__ for name in kvwheel.__all__
                if callable(getattr(kvwheel, name)))
+
+
+@pytest.mark.parametrize("order", ["cache, view, array", "array, view, cache"])
+def test_garbage_that_goes_in_one_circle_is_harmless(name, order):
+    """Finalizers of a circle run in any order; also at the end of the interpreter."""
+    program = textwrap.dedent(f"""
+        import kvwheel, numpy as np
+        spec = kvwheel.Spec("{name}", [kvwheel.Group("self", 1, 1, window=4, chunk=2,
+                                                     planes=kvwheel.kv_planes("f32", 8))])
+        for how in ("collected", "at the end"):
+            cache = kvwheel.RollingKVCache(spec=spec)
+            cache[0].update(*np.ones((2, 2, 1, 8), np.float32))
+            view = cache[0].get()
+            array = view["k"][0].numpy()
+            class Circle: pass
+            circle = Circle()
+            circle.all = (circle, {order})
+            if how == "collected":
+                del circle, cache, view, array
+                import gc
+                gc.collect()
+        print("done")
+    """)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")

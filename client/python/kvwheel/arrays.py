@@ -65,23 +65,27 @@ _lent: Dict[int, tuple] = {}
 
 
 @_DELETER
-def _end_loan(address: int) -> None:
+def _end_loan(address: int, _lent: Dict[int, tuple] = _lent) -> None:
     _lent.pop(address, None)
+
+
+_capsule_is = c.pythonapi.PyCapsule_IsValid
+_capsule_is.restype, _capsule_is.argtypes = c.c_int, [c.c_void_p, c.c_char_p]
 
 
 @c.PYFUNCTYPE(None, c.c_void_p)
-def _end_capsule(capsule: int) -> None:
+def _end_capsule(capsule: int, _lent: Dict[int, tuple] = _lent, _is: Any = _capsule_is,
+                 _get: Any = c.PYFUNCTYPE(c.c_void_p, c.c_void_p, c.c_char_p)(
+                     ("PyCapsule_GetPointer", c.pythonapi))) -> None:
     """A capsule that nobody took: the name of one that was taken is another."""
     for name in (b"dltensor", b"dltensor_versioned"):
-        if c.pythonapi.PyCapsule_IsValid(c.c_void_p(capsule), name):
-            get = c.pythonapi.PyCapsule_GetPointer
-            get.restype, get.argtypes = c.c_void_p, [c.c_void_p, c.c_char_p]
-            _end_loan_of(get(capsule, name))
+        if _is(capsule, name):
+            _lent.pop(_get(capsule, name), None)
 
 
-def _end_loan_of(address: int) -> None:
-    _lent.pop(address, None)
-
+# Consumers and capsules may outlive this module, at the end of the interpreter.
+for _callback in (_end_loan, _end_capsule):
+    c.pythonapi.Py_IncRef(c.py_object(_callback))
 
 _new_capsule = c.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = c.py_object, [c.c_void_p, c.c_char_p, c.c_void_p]

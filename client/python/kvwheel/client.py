@@ -79,9 +79,11 @@ class Client:
         self.close()
 
     def __del__(self) -> None:
-        # Attachments keep the client, so that there is none any more.
+        # Attachments keep the client: there is none any more, or they go in the same circle
+        # of garbage, in any order; then this detaches them, and they look at the handle.
         if getattr(self, "handle", None) and not self.is_forked:
             lib.disconnect(self.handle)
+            self.handle = None
 
 
 def connect(socket: Union[None, str, "PathLike[str]"] = None) -> Client:
@@ -147,7 +149,7 @@ class Attachment:
         """End a view; raises Overrun."""
         with self.client.lock:
             self._views_held -= 1
-            if self.handle and not self.client.is_forked:
+            if self._is_live():
                 check(lib.release(self.handle, c.byref(view)))
 
     def release_later(self, view: _abi.kvw_view) -> None:
@@ -163,7 +165,7 @@ class Attachment:
 
     def _release_quietly(self, view: _abi.kvw_view) -> None:
         self._views_held -= 1
-        if not self.handle or self.client.is_forked:
+        if not self._is_live():
             return
         answer = lib.release(self.handle, c.byref(view))
         if answer == -_abi.EOVERRUN:
@@ -176,7 +178,7 @@ class Attachment:
     def detach(self) -> None:
         """Forget the open chunk and unmap. Refuses while something shows the memory."""
         with self.client.lock:
-            if self.client.is_forked or not self.handle:
+            if not self._is_live():
                 self.handle = c.c_void_p()
                 return
             self.live()
@@ -186,7 +188,12 @@ class Attachment:
             lib.detach(self.handle)
             self.handle = c.c_void_p()
 
+    def _is_live(self) -> bool:
+        return bool(getattr(self, "handle", None) and self.client.handle
+                    and not self.client.is_forked)
+
     def __del__(self) -> None:
-        # Views and arrays keep the attachment, so that there is none any more.
-        if getattr(self, "handle", None) and not self.client.is_forked:
+        # Views and arrays keep the attachment: there is none any more.
+        if self._is_live():
             lib.detach(self.handle)
+            self.handle = None

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block-causal linear attention with a convolution's tail (SANA-Video): see LinearCache."""
+
+import os
+from typing import Any, NamedTuple, Optional, Tuple, Union
+
+import torch
+
+from ..attention import Rope
+from ..client import Client
+from ..layer import Layer
+from ..spec import Group, Plane, Spec
+from .base import Container, batched, type_of
+
+
+class Past(NamedTuple):
+    """What the chunks before leave to a layer."""
+
+    vk: torch.Tensor  # [batch, heads, value channels, key channels], sum of v x rotated k
+    k_sum: torch.Tensor  # [batch, heads, key channels], sum of k, not rotated
+    tail: Optional[torch.Tensor]  # last frame that entered the convolution; None: no past
+
+
+class LinearLayer:
+    """One layer: the sums of the chunks in the window, and the tail of the last one."""
+
+    def __init__(self, container: "LinearCache", state: Layer, tail: Layer) -> None:
+        self._state, self._tail = state, tail
+        self._dim, self._is_running = container.head_dim, container.is_running
+        self._heads = container.heads
+
+    def get(self) -> Past:
+        """The past of the chunk that is open, as sums (zeros before the first chunk). The
+        sums are added up in f32 from the oldest on; the tail is a copy too."""
+        with batched(self._state.get(staged=True)) as views:
+            vk, k_sum = (torch.stack([self._sum(view, plane) for view in views])
+                         for plane in ("vk", "k_sum"))
+        with batched(self._tail.get(staged=False)) as views:
+            tail = None
+            if all(view.n_rows for view in views):
+                tail = torch.stack([view["tail"][-1].torch()[-1, 0].clone() for view in views])
+        return Past(vk.reshape(len(vk), self._heads, self._dim, self._dim), k_sum, tail)
+
+    def _sum(self, view: Any, plane: str) -> torch.Tensor:
+        """Over the rows that are committed: the chunk's own, written or not, are not past."""
+        total = torch.zeros(self._heads, self._dim ** 2 if plane == "vk" else self._dim)
+        for piece in view.pieces:
+            if piece.kind != "current":
+                for row in piece[plane].torch():
+                    total += row
+        return total
+
+    def update(self, vk: torch.Tensor, k_sum: torch.Tensor, tail: torch.Tensor) -> None:
+        """Store the chunk's own sums and its last frame: in the clean pass; a pass that
+        stores again overwrites."""
+        batch = len(vk)
+        if self._is_running:
+            past = self.get()
+            vk, k_sum = vk + past.vk, k_sum + past.k_sum
+        self._store(self._state, vk.reshape(batch, 1, self._heads, -1),
+                    k_sum.reshape(batch, 1, self._heads, -1))
+        self._store(self._tail, tail.reshape(batch, 1, 1, -1))
+
+    def _store(self, layer: Layer, *planes: torch.Tensor) -> None:
+        layer.update(*([plane[0] for plane in planes] if len(layer.lanes) == 1 else planes))
+
+    def reset(self) -> None:
+        """Forget this layer's past."""
+        self._state.reset()
+        self._tail.reset()
+
+
+class LinearCache(Container):
+    """Sums of linear attention, a row for each chunk, and one frame of convolution tail.
+
+        frame = cache.begin()                  # absolute number of the chunk's first frame
+        past = cache[layer].get()              # in every pass; nothing is written
+        cache[layer].update(vk, k_sum, tail)   # in the clean pass
+        cache.commit(frames)
+
+    blocks: how many chunks before a query's own count; None: all, as one running sum.
+    tail_elems: elements of a frame that enters the temporal convolution.
+    The number of frames so far is committed with the chunk and outlives the process.
+    """
+
+    group = "state"
+
+    def __init__(self, layers: int, batch: int, heads: int, head_dim: int, tail_elems: int,
+                 blocks: Optional[int], dtype: Union[str, torch.dtype] = torch.float32,
+                 name: Optional[str] = None, client: Optional[Client] = None) -> None:
+        self.heads, self.head_dim, self.is_running = heads, head_dim, blocks is None
+        window = 2 if blocks is None else blocks + 1
+        super().__init__(Spec(name or f"linear-{os.getpid()}-{id(self):x}", [
+            Group("state", layers, heads, window=window, chunk=1, planes=[
+                Plane("vk", "f32", head_dim ** 2, True), Plane("k_sum", "f32", head_dim)]),
+            Group("tail", layers, 1, window=1, chunk=1,
+                  planes=[Plane("tail", type_of(dtype), tail_elems)]),
+            Group("frames", 1, 1, window=1, chunk=1, planes=[Plane("end", "u32", 1)]),
+        ], lanes=batch), client)
+
+    def _new_layer(self, number: int) -> LinearLayer:
+        return LinearLayer(self, self._shared_layer("state", number),
+                           self._shared_layer("tail", number))
+
+    @property
+    def frame(self) -> int:
+        """Frames committed so far: the absolute number of the next one."""
+        with batched(self._shared_layer("frames", 0).get(staged=False)) as views:
+            return int(views[0].numpy("end")[-1, 0, 0]) if views[0].n_rows else 0
+
+    def begin(self) -> int:
+        """Open the next chunk; the absolute number of its first frame, to rotate with."""
+        self.shared.begin({"state": 1, "tail": 1, "frames": 1})
+        return self.frame
+
+    def commit(self, frames: int = 0) -> None:  # type: ignore[override]
+        """Publish the clean pass; `frames`: how many the chunk had."""
+        layer = self._shared_layer("frames", 0)
+        end = torch.tensor([[[self.frame + frames]]], dtype=torch.int32)
+        layer.update(end if len(layer.lanes) == 1 else
+                     end.expand(len(layer.lanes), 1, 1, 1))
+        self.shared.commit()
+
+    def rewind(self) -> int:
+        """Take the last chunk back, to run it again under a new prompt; older sums stay.
+        Returns the number of its first frame."""
+        rows = {name: self._state(name).rows - 1 for name in ("state", "tail", "frames")}
+        self.shared.truncate(rows)
+        return self.frame
+
+
+def rebase(vk: torch.Tensor, rope: Rope, delta: int) -> torch.Tensor:
+    """Sums as if all keys had been rotated delta positions later (earlier: < 0): every row
+    of vk is rotated; exact but for rounding. k_sum is not rotated and needs nothing."""
+    shape = vk.shape  # [..., value channels, key channels]
+    flat = vk.reshape(-1, 1, shape[-1])
+    return rope.shift(flat, delta).reshape(shape)
+
+
+def use(past: Past, vk: torch.Tensor, k_sum: torch.Tensor, q: torch.Tensor,
+        rotated_q: torch.Tensor, eps: float = 1e-8) -> torch.Tensor:
+    """Linear attention of a chunk: [batch, rows, heads, elems] from relu'd queries, the
+    chunk's own sums and the past."""
+    above = torch.einsum("bhdk,bnhk->bnhd", vk + past.vk, rotated_q)
+    below = torch.einsum("bhk,bnhk->bnh", k_sum + past.k_sum, q) + eps
+    return above / below[..., None]
+
+
+def sums(k: torch.Tensor, rotated_k: torch.Tensor, v: torch.Tensor
+         ) -> Tuple[torch.Tensor, torch.Tensor]:
+    """A chunk's own vk and k_sum from relu'd keys, [batch, rows, heads, elems], in f32."""
+    return torch.einsum("bnhd,bnhk->bhdk", v.float(), rotated_k.float()), k.sum(1).float()

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Block-causal linear attention with a temporal convolution (SANA-Video): a small model with
+random weights, written for its in-process cache. One line makes its cache kvwheel's."""
+
+import argparse
+import math
+
+import inprocess
+import torch
+
+import kvwheel
+from kvwheel.families import LinearCache
+from kvwheel.families.linear import Past, sums, use
+
+HEADS, HEAD_DIM, SPLIT = 2, 12, (4, 4, 4)
+GRID = (2, 2)
+FRAME = GRID[0] * GRID[1]
+WIDTH = HEADS * HEAD_DIM
+TAIL = WIDTH * FRAME  # a frame that enters the convolution
+
+
+class Model:
+    """Blocks of linear attention, then a convolution over three frames."""
+
+    def __init__(self, layers=2, seed=2, max_frames=80):
+        generator = torch.Generator().manual_seed(seed)
+        self.weights = [{name: torch.randn(WIDTH, WIDTH, generator=generator) / math.sqrt(WIDTH)
+                         for name in ("q", "k", "v", "o")} for _ in range(layers)]
+        self.kernel = torch.randn(layers, 3, generator=generator) / 2
+        self.rope = kvwheel.Rope.grid((max_frames, *GRID), SPLIT)
+
+    def __call__(self, x, time, cache, frame, is_saving):
+        """One pass over a chunk, [batch, tokens, width], whose first frame is `frame`."""
+        batch, tokens = x.shape[:2]
+        for layer, w in enumerate(self.weights):
+            past = Past(*cache[layer].get())
+            h = torch.tanh(x + time)
+            q, k, v = ((h @ w[name]).reshape(batch, tokens, HEADS, HEAD_DIM) for name in "qkv")
+            q, k = q.relu(), k.relu()
+            vk, k_sum = sums(k, self.rope.rotate(k, frame * FRAME), v)
+            out = use(past, vk, k_sum, q, self.rope.rotate(q, frame * FRAME), eps=1e-4)
+            x = x + torch.tanh(out.flatten(-2)) @ w["o"]
+            x = x + self._convolve(layer, x, past.tail)
+            if is_saving:
+                cache[layer].update(vk, k_sum, x[:, -FRAME:].flatten(1))
+        return x
+
+    def _convolve(self, layer, x, tail):
+        """Kernel 3 in time: the frame before a chunk is the tail, the frame behind it zero."""
+        batch, tokens = x.shape[:2]
+        frames = x.reshape(batch, tokens // FRAME, FRAME, WIDTH)
+        zero = torch.zeros(batch, 1, FRAME, WIDTH)
+        before = zero if tail is None else tail.reshape(zero.shape)
+        padded = torch.cat([before, frames, zero], 1)
+        a, b, c = self.kernel[layer]
+        return (a * padded[:, :-2] + b * padded[:, 1:-1] + c * padded[:, 2:]).reshape(x.shape) / 3
+
+
+class Player:
+    """Generation over a cache."""
+
+    def __init__(self, cache, model, batch=1, passes=2):
+        self.cache, self.model, self.batch, self.passes = cache, model, batch, passes
+        self.made, self.last, self.prompt, self.outputs = 0, None, 0.0, []
+
+    def chunk(self, frames=3):
+        """Denoise with nothing written, then one clean pass that saves."""
+        frame = self.cache.begin()
+        x = torch.randn(self.batch, frames * FRAME, WIDTH,
+                        generator=torch.Generator().manual_seed(self.made))
+        self.made += frames
+        for step in range(self.passes):
+            x = torch.tanh(self._pass(x, 1.0 - step / self.passes, frame, False))
+        self._save(x, frame)
+
+    def switch(self, prompt):
+        """A new prompt: the last chunk is run again on the sums before it."""
+        self.prompt = prompt
+        self.cache.rewind()
+        self._save(self.last, self.cache.begin())
+
+    def _save(self, x, frame):
+        self._pass(x, 0.0, frame, True)
+        self.cache.commit(x.shape[1] // FRAME)
+        self.last = x
+
+    def _pass(self, x, time, frame, is_saving):
+        out = self.model(x, time + self.prompt, self.cache, frame, is_saving)
+        self.outputs.append(out)
+        return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chunks", type=int, default=12)
+    parser.add_argument("--blocks", type=int, default=3, help="chunks that a query sees; 0: all")
+    parser.add_argument("--inprocess", action="store_true", help="the model's own cache")
+    options = parser.parse_args()
+    geometry = dict(layers=2, batch=1, heads=HEADS, head_dim=HEAD_DIM, tail_elems=TAIL,
+                    blocks=options.blocks or None)
+    if options.inprocess:
+        cache = inprocess.LinearCache(**geometry)
+    else:
+        cache = LinearCache(**geometry)  # the one line
+    player = Player(cache, Model())
+    player.chunk(4)  # the first chunk takes the remainder
+    for chunk in range(1, options.chunks):
+        if chunk == options.chunks // 2:
+            player.switch(0.5)
+        player.chunk()
+    print(f"{player.made} frames, checksum {player.outputs[-1].abs().sum():.4f}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
