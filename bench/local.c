@@ -119,27 +119,39 @@ static int fill(struct local *local)
     return error;
 }
 
+int local_open(struct local *local, struct bench *bench, struct kvw_client *client)
+{
+    *local = (struct local){.bench = bench, .client = client};
+    int error = open_caches(local);
+    if (error == 0)
+        error = fill(local);
+    local_swap(local);
+    if (error == 0)
+        error = fill(local);
+    local_swap(local);
+    return error;
+}
+
+void local_close(struct local *local)
+{
+    kvw_detach(local->reader);
+    kvw_detach(local->writer); /* the last attachment: the cache goes with it */
+    kvw_detach(local->summed);
+    free(local->row);
+}
+
 static int run_parts(struct bench *bench, struct kvw_client *client)
 {
-    struct local local = {.bench = bench, .client = client};
+    struct local local;
 
-    int error = open_caches(&local);
-    if (error == 0)
-        error = fill(&local);
-    local_swap(&local);
-    if (error == 0)
-        error = fill(&local);
-    local_swap(&local);
+    int error = local_open(&local, bench, client);
     if (error == 0)
         error = local_update(&local);
     if (error == 0)
         error = local_view(&local);
     if (error == 0)
         error = local_step(&local);
-    kvw_detach(local.reader);
-    kvw_detach(local.writer); /* the last attachment: the cache goes with it */
-    kvw_detach(local.summed);
-    free(local.row);
+    local_close(&local);
     return error;
 }
 

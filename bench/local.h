@@ -35,6 +35,14 @@ struct local {
 /** Run the case. */
 BENCH_NODISCARD int local_run(struct bench *bench);
 
+/** Make the caches, attach, and fill their windows; for cases that use it as well. On failure
+ *  local_close() is to be called all the same. */
+BENCH_NODISCARD int local_open(struct local *local, struct bench *bench,
+                               struct kvw_client *client);
+
+/** Detach; the caches go with it. */
+void local_close(struct local *local);
+
 /** Open the next chunk: one row in both groups. */
 BENCH_NODISCARD int local_begin(struct local *local);
 

@@ -13,6 +13,7 @@
 #include "bench/bench.h"
 #include "bench/kernels.h"
 #include "bench/local.h"
+#include "bench/python.h"
 #include "bench/report.h"
 
 static const struct bench_case cases[] = {
@@ -20,6 +21,10 @@ static const struct bench_case cases[] = {
      local_run},
     {"kernels", "attention, beside as many operations in registers or reading the rows",
      kernels_run},
+    {"python", "update, get and release from Python, beside the same from C",
+     python_run},
+    {"roll", "a video chunk into a full window, beside torch's ways to roll it",
+     roll_run},
 };
 
 #define N_CASES (sizeof cases / sizeof cases[0])
