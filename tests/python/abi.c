@@ -135,6 +135,8 @@ static void print_structs(void)
     FIELD(kvw_view, hold);
     FIELD(kvw_view, hold_rewinds);
     FIELD(kvw_view, hold_low);
+    FIELD(kvw_view, hold_staged);
+    FIELD(kvw_view, hold_passes);
     FIELD(kvw_view, ranks);
     FIELD(kvw_view, plane);
     FIELD(kvw_view, piece);

@@ -319,6 +319,30 @@ def test_two_ranks_of_heads_write_what_one_would(client, make, rng):
     reader.close()
 
 
+def test_ranks_and_readers_see_each_others_staged_rows(client, make, rng):
+    cache = make(parts=2)
+    with kvwheel.connect() as own:
+        other = kvwheel.RollingKVCache(name=cache.name, rank=1, client=own)
+        reader = kvwheel.RollingKVCache.attach(cache.name, client=own)
+        values = rows(rng, 3)
+        for count, factor in enumerate((1, 2, 3), 1):
+            cache[0].update(values[:, :1] * factor, values[:, :1])
+            other[0].update(values[:, 1:] * factor, values[:, 1:])
+            cache[0].wait_written(count, timeout=10)
+            for view in (cache[0].cut(staged=True, pinned=False), reader[0].get(staged=True)):
+                with view:
+                    assert (view.numpy("k") == values * factor).all()
+            for part in (cache, other):
+                part[0].have_read(count)
+            other[0].wait_read(count, timeout=10)
+        view = cache[0].cut(staged=True)
+        other[0].update(values[:, 1:], values[:, 1:])
+        with pytest.raises(kvwheel.Overrun):
+            view.release()
+        reader.close()
+        other.close()
+
+
 # Waiting, processes, ends.
 
 def test_a_wait_that_nobody_ends_says_who_is_late(make):

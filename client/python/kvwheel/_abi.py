@@ -207,6 +207,8 @@ class kvw_view(c.Structure):
         ("hold", c.c_uint32),
         ("hold_rewinds", c.c_uint64),
         ("hold_low", c.c_uint64),
+        ("hold_staged", c.c_uint64),
+        ("hold_passes", c.c_uint64),
         ("ranks", c.c_uint64),
         ("plane", kvw_plane * SPEC_PLANES_MAX),
         ("piece", kvw_piece * VIEW_PIECES_MAX),

@@ -76,6 +76,9 @@ _CALLS = {
     "get": [_P, _U32, _LAYER, _U32, _P],
     "cut": [_P, _U32, _LAYER, _U64, _U32, _P],
     "release": [_P, _P],
+    "wait_written": [_P, _U32, _U32, _LAYER, _U32, _U64],
+    "have_read": [_P, _U32, _LAYER, _U32],
+    "wait_read": [_P, _U32, _U32, _LAYER, _U32, _U64],
     "truncate": [_P, _U32, _P, _U32],
     "evict": [_P, _U32, _P, _U32],
     "keep": [_P, _U32, _P, _U32],
@@ -103,7 +106,8 @@ _OTHERS = {
 }
 # Calls of a microsecond that wait for nothing: giving the interpreter's lock away and
 # taking it again would cost more than they do.
-_QUICK = {"slots", "written", "abort", "get", "release", "state", "last_error", "strerror"}
+_QUICK = {"slots", "written", "abort", "get", "cut", "release", "have_read", "state",
+          "last_error", "strerror"}
 _KERNELS = {
     "attn_run": (_INT, [_P]),
     "rows_convert": (_INT, [_P]),

@@ -123,7 +123,8 @@ class Layer:
         """What attention may see: a View, or over several lanes a BatchView of them.
 
         `staged`: with the rows of the open chunk that this layer has so far (default: if a
-        chunk is open; always False in mode `read`). Mode `skip` gives no rows. `pinned`:
+        chunk is open; always False in mode `read`; a reader's default is False, and True
+        shows it what all ranks have written). Mode `skip` gives no rows. `pinned`:
         hold the rows; False: release() is the whole protection."""
         views = [self._get(lane, staged, pinned) for lane in self.lanes]
         return views[0] if len(views) == 1 else BatchView(views)
@@ -143,15 +144,37 @@ class Layer:
         return View(self._at, struct, info.plane_names,
                     open_row=core.open_row[lane].get(info.index) if staged else None)
 
-    def cut(self, ranks: int = 0, pinned: bool = True) -> View:
+    def cut(self, ranks: int = 0, staged: bool = False, pinned: bool = True) -> View:
         """A view over a set of ranks (bit r: rank r; 0: all that hold the layer) at the
-        newest step that all of them have."""
+        newest step that all of them have. `staged`: and the rows of the open chunk that all
+        of them have written; see kvw_cut() and wait_written()."""
         lane, struct = self._one_lane("cut"), _abi.kvw_view()
+        flags = (_abi.STAGED if staged else 0) | (0 if pinned else _abi.UNPINNED)
         with self._at.client.lock:
-            check(lib.cut(self._at.live(), lane, self._layer, ranks,
-                          0 if pinned else _abi.UNPINNED, c.byref(struct)))
+            check(lib.cut(self._at.live(), lane, self._layer, ranks, flags, c.byref(struct)))
             self._at.held()
         return View(self._at, struct, self._info.plane_names)
+
+    def wait_written(self, count: int, rank: int = _abi.ALL_RANKS,
+                     timeout: Optional[float] = None) -> None:
+        """Wait until a rank (default: every other one) has written the layer `count` times
+        in the open chunk: before a staged cut(). A pass is one update()."""
+        lane = self._one_lane("wait_written")
+        self._core.wait(lane, rank, timeout, lambda ns: lib.wait_written(
+            self._at.live(), lane, rank, self._layer, count, ns))
+
+    def have_read(self, count: int) -> None:
+        """Say that this rank has read what it needs of that pass, on all ranks."""
+        lane = self._one_lane("have_read")
+        with self._at.client.lock:
+            check(lib.have_read(self._at.live(), lane, self._layer, count))
+
+    def wait_read(self, count: int, rank: int = _abi.ALL_RANKS,
+                  timeout: Optional[float] = None) -> None:
+        """Wait until a rank (default: every other one) has said so."""
+        lane = self._one_lane("wait_read")
+        self._core.wait(lane, rank, timeout, lambda ns: lib.wait_read(
+            self._at.live(), lane, rank, self._layer, count, ns))
 
     def _nothing(self, lane: int, struct: _abi.kvw_view) -> View:
         group = self._info.group
