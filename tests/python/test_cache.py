@@ -288,6 +288,29 @@ def test_groups_that_fill_up_take_what_was_written(client, name):
         assert seen(cache["cross", 0]) == [] and len(seen(cache["self", 0])) == 12
 
 
+def test_text_and_image_have_groups_of_their_own(client, name):
+    planes = kvwheel.kv_planes("f32", 8)
+    spec = kvwheel.Spec(name, [
+        kvwheel.Group(group, [0], 2, window=5, chunk=5, planes=planes, policy="refuse")
+        for group in ("text", "image")])
+    with kvwheel.RollingKVCache(spec=spec, client=client) as cache:
+        for first, group in enumerate(("text", "image")):
+            cache[group, 0].update(numbered(first, 2), numbered(first, 2))
+        cache.commit()
+        cache.reset("text")
+        assert seen(cache["text", 0]) == [] and seen(cache["image", 0]) == [1, 2]
+
+
+def test_rows_carry_no_gradient(make):
+    torch = pytest.importorskip("torch")
+    cache = make(layers=1)
+    k = torch.ones(3, 2, 8, requires_grad=True)
+    cache[0].update(k * 2, k)
+
+    with cache[0].get() as view:
+        assert not view.tensor("k").requires_grad
+
+
 def test_a_group_that_fills_up_may_be_written_alone(client, name):
     with kvwheel.RollingKVCache(spec=cross_spec(name), client=client) as cache:
         for layer in range(2):

@@ -151,6 +151,22 @@ def test_a_video_after_another_starts_from_nothing(client, name):
         assert values(cache) == [5, 5, 5] and cache[0].positions.tolist() == list(range(12))
 
 
+def test_a_reset_keeps_the_present_prompt(client, name):
+    """T16: it clears the cache's state, and brings no older prompt back."""
+    with make_video(client, name) as cache:
+        write(cache, 3, 0)
+        cache.switch()
+        cache.reset_state()
+        cache.begin()
+        assert cache.epoch == 1 and cache.cross[0].get() is None
+        for layer in range(2):
+            cache[layer].store(rows(12), rows(12))
+            cache.cross[layer].update(rows(2, 5), rows(2, 5))
+        cache.commit()
+        with cache.cross[0].view() as views:
+            assert views[0].epoch == 1 and views[0].numpy("k")[0, 0, 0] == 5
+
+
 def test_tensors_that_are_kept_too_long_stop_the_writer_in_words(client, name):
     """A tensor of the shared memory never shows rows of another time."""
     with make_video(client, name, sink=0, contiguous=False) as cache:

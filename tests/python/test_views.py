@@ -126,6 +126,15 @@ def test_an_error_inside_with_is_not_hidden(make):
     del array, view
 
 
+def test_a_view_says_its_window_its_length_and_where_it_ends(make):
+    cache = make()
+    roll(cache, 7)
+
+    with cache[0].get() as view:
+        assert (view.window, view.sink, view.n_rows, view.end_row) == (12, 3, 12, 21)
+        assert (view.step, view.generation, view.epoch, view.window_kind) == (7, 1, 0, "chunk")
+
+
 # One array.
 
 def test_one_piece_is_a_view_and_more_are_a_gather_that_is_counted(make):
@@ -447,3 +456,18 @@ def test_a_shift_by_frames_is_the_rotation_at_another_frame(rng):
 
     assert np.abs(rope.shift(rope.rotate(x, 8), 3 * 4 - 4) - rope.rotate(x, 16)).max() < 1e-5
     assert np.abs(rope.rotate(rope.rotate(x, 8), 8, sign=-1) - x).max() < 1e-6
+
+
+def test_a_shift_that_is_no_whole_frame_is_refused(rng):
+    rope = kvwheel.Rope.grid((6, 2, 2), (4, 2, 2))
+
+    with pytest.raises(ValueError, match="multiple of 4"):
+        rope.shift(rows(rng, 4), 3)
+
+
+def test_positions_beyond_the_tables_are_refused(rng):
+    rope = kvwheel.Rope.line(8, 8)
+
+    for position in (-1, 6):
+        with pytest.raises(ValueError, match="0 to 7"):
+            rope.rotate(rows(rng, 3), position)

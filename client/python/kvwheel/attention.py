@@ -19,13 +19,15 @@ class Rope:
     The positions of a cache are rows (tokens). For an image or a video a table row is a
     token of the flattened grid: Rope.grid()."""
 
-    def __init__(self, angles: np.ndarray, layout: str, magnitude: float = 1.0) -> None:
+    def __init__(self, angles: np.ndarray, layout: str, magnitude: float = 1.0,
+                 step: int = 1) -> None:
         """angles: [positions, pairs] in radians, float64. layout: which elements form a
-        pair: `interleaved` (2j, 2j + 1) or `half_split` (j, j + pairs)."""
+        pair: `interleaved` (2j, 2j + 1) or `half_split` (j, j + pairs). step: positions
+        that a shift is a multiple of (of a grid: those of one step of its first axis)."""
         if layout not in _abi.ROPE_LAYOUTS:
             raise ValueError(f"layout: need one of {', '.join(_abi.ROPE_LAYOUTS)}, "
                              f"have {layout!r}")
-        self.layout = layout
+        self.layout, self.step = layout, step
         self.cos = np.ascontiguousarray(np.cos(angles) * magnitude, np.float32)
         self.sin = np.ascontiguousarray(np.sin(angles) * magnitude, np.float32)
         self.n_positions, self.n_pairs = angles.shape
@@ -52,8 +54,9 @@ class Rope:
                              f"{len(sizes)} axes, have {list(split)}")
         at = np.indices(sizes).reshape(len(sizes), -1).astype(np.float64)
         at[0] += first
-        return cls(np.concatenate([np.outer(index, _frequencies(part, theta))
-                                   for index, part in zip(at, split)], axis=1), layout)
+        angles = np.concatenate([np.outer(index, _frequencies(part, theta))
+                                 for index, part in zip(at, split)], axis=1)
+        return cls(angles, layout, step=math.prod(sizes[1:]))
 
     def rotate(self, x: Any, position: Union[int, Any], sign: int = 1) -> Any:
         """Rows [..., rows, heads, elems] rotated: row i by position + i, or by the i-th of
@@ -62,12 +65,18 @@ class Rope:
         n = x.shape[-3]
         at = (np.arange(position, position + n) if isinstance(position, (int, np.integer))
               else np.asarray(position))
+        if n and not 0 <= at.min() <= at.max() < self.n_positions:
+            raise ValueError(f"rotate: positions {at.min()} to {at.max()}: the tables have 0 "
+                             f"to {self.n_positions - 1}")
         cos, sin = self.cos[at][:, None, :], self.sin[at][:, None, :] * np.float32(sign)
         return self._apply(x, cos, sin)
 
     def shift(self, x: Any, delta: int) -> Any:
-        """Rows that are rotated already, moved by delta positions (of a grid: by a whole
-        number of steps of the first axis only, for which all other angles are 0)."""
+        """Rows that are rotated already, moved by delta positions. Those of a grid move by
+        whole steps of its first axis (frames) alone: else height and width would turn."""
+        if delta % self.step or abs(delta) >= self.n_positions:
+            raise ValueError(f"shift: need a multiple of {self.step} below "
+                             f"{self.n_positions}, have {delta}")
         cos, sin = self.cos[abs(delta)], self.sin[abs(delta)] * np.float32(np.sign(delta))
         return self._apply(x, cos, sin)
 
