@@ -3,12 +3,18 @@
 are those of docs/pitfalls.md."""
 
 import math
+import os
+import sys
+from pathlib import Path
 
 import kvwheel
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(os.environ["KVW_SOURCE"]) / "examples/python"))
+
+import video  # noqa: E402
 from kvwheel.families import ImageCache, LinearCache, TextCache, VideoCache, rebase  # noqa: E402
 
 FRAME, HEADS, DIM = 4, 2, 12
@@ -180,6 +186,51 @@ def test_tensors_that_are_kept_too_long_stop_the_writer_in_words(client, name):
         assert torch.equal(kept, before)
         del kept
         write(cache, 3, 4)
+
+
+def test_a_window_run_again_chunk_by_chunk_is_one_pass_with_a_block_causal_mask(client, name):
+    """LongLive's re-cache, against the masked pass that it does in place of chunks."""
+    model = video.Model(max_frames=64)
+    with VideoCache(2, 1, video.HEADS, video.HEAD_DIM, video.FRAME, window=9, chunk=3,
+                    text_rows=8, client=client, name=name) as cache:
+        player = video.Player(cache, model)
+        for _ in range(5):
+            player.chunk()
+        del player.outputs[:]
+        player.switch(1, "drop", context=6)
+        have = torch.cat(player.outputs, 1)
+
+        x = torch.cat([player.clean[i] for i in range(9, 15)], 1)
+        block = torch.arange(6 * video.FRAME) // (3 * video.FRAME)
+        hidden = torch.where(block[None] > block[:, None], -math.inf, 0.0)
+        for w in model.weights:
+            q, k, v = (model.heads(torch.tanh(x) @ w[part]) for part in "qkv")
+            q, k = (model.rope.rotate(part, 9 * video.FRAME) for part in (q, k))
+            x = x + video.attend(q, k, v, hidden).flatten(-2) @ w["o"]
+            text = [model.heads(player.text @ w[part]) for part in ("ck", "cv")]
+            x = x + video.attend(model.heads(x @ w["cq"]), *text).flatten(-2) @ w["co"]
+        assert (have - x).abs().max() < 1e-5
+
+
+def test_two_ranks_with_half_the_heads_are_one(client, name):
+    generator = torch.Generator().manual_seed(8)
+    caches = [make_video(client, f"{name}-one", layers=1)]
+    with kvwheel.connect() as own:
+        caches += [make_video(one, f"{name}-two", layers=1, rank=rank, ranks=2)
+                   for rank, one in enumerate((client, own))]
+        for _ in range(7):
+            q, k, v = (torch.randn(1, 12, HEADS, DIM, generator=generator) for _ in range(3))
+            parts = []
+            for cache, heads in zip(caches, (slice(0, 2), slice(0, 1), slice(1, 2))):
+                cache.begin()
+                cache[0].store(k[:, :, heads], v[:, :, heads])
+                if not cache.cross[0].is_filled:
+                    cache.cross[0].store(k[:, :5, heads], v[:, :5, heads])
+                parts.append(cache[0].attend(q[:, :, heads]))
+                cache.commit()
+            assert torch.equal(parts[0], torch.cat(parts[1:], 2))
+        for cache in caches:
+            cache.close()
 
 
 # Linear attention.

@@ -94,6 +94,7 @@ class ImageCache(Container):
 
     rows: the most that all images of one sample have. Images of a sample follow each
     other; each pass is committed as a whole. Guidance in one batch: set_mode(mode, sample).
+    rank, ranks: heads are split over so many processes.
     """
 
     group = "ref"
@@ -101,10 +102,11 @@ class ImageCache(Container):
     def __init__(self, layers: int, samples: int, heads: int, head_dim: int, rows: int,
                  image_rows: Optional[int] = None,
                  dtype: Union[str, torch.dtype] = torch.float32, name: Optional[str] = None,
-                 client: Optional[Client] = None) -> None:
+                 client: Optional[Client] = None, rank: int = 0, ranks: int = 1) -> None:
         super().__init__(Spec(name or f"image-{os.getpid()}-{id(self):x}", [
             Group("ref", layers, heads, window=rows, chunk=image_rows or rows, policy="refuse",
-                  planes=kv_planes(type_of(dtype), head_dim))], lanes=samples), client)
+                  planes=kv_planes(type_of(dtype), head_dim))],
+            lanes=samples, head_parts=ranks), client, rank)
         self.clear()
 
     @property

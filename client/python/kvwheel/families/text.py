@@ -34,18 +34,19 @@ class TextCache(Container):
         k, v = cache[layer].update(k, v)        # and cache[layer].mask(n)
         cache.commit()                          # or commit(accepted), for speculation
 
-    spec: Spec.preset(), Spec.config(), or TextCache.spec(). Lanes are the batch.
+    spec: Spec.preset(), Spec.config(), or TextCache.spec(). Lanes are the batch; where the
+    spec splits heads over ranks, tensors have this rank's.
     Where positions are those in the window (StreamingLLM), keys are stored raw, and rotated
     when they are read: at cache[layer].positions, or by attend(rope=...).
     """
 
-    def __init__(self, spec: Spec, client: Optional[Client] = None) -> None:
-        super().__init__(spec, client)
+    def __init__(self, spec: Spec, client: Optional[Client] = None, rank: int = 0) -> None:
+        super().__init__(spec, client, rank)
 
     @staticmethod
     def spec(name: str, layers: List[Optional[int]], heads: int, head_dim: int, context: int,
              chunk: int, sink: int = 0, type: str = "f32", positions: str = "absolute",
-             slack: int = 1, lanes: int = 1) -> Spec:
+             slack: int = 1, lanes: int = 1, ranks: int = 1) -> Spec:
         """layers: the window of each, None for full attention (it holds `context` rows)."""
         groups = []
         for window in sorted({window or 0 for window in layers}, reverse=True):
@@ -56,7 +57,7 @@ class TextCache(Container):
                 window=window or context, chunk=chunk, sink=sink if window else 0,
                 slack=slack if window else 1, policy="roll" if window else "refuse",
                 window_kind="row", positions=positions if window else "absolute"))
-        return Spec(name, groups, lanes=lanes)
+        return Spec(name, groups, lanes=lanes, head_parts=ranks)
 
     def _new_layer(self, number: int) -> TextLayer:
         return TextLayer(self, self._layer_at(number))

@@ -60,13 +60,15 @@ class VideoCache(Container):
     positions `absolute`: keys are stored as they are given, rotated at begin()'s position.
     positions `window`: keys are stored raw; rotate what update() returns at
     cache[layer].positions, which never grow over the window, and q at begin()'s.
+    rank, ranks: heads are split over so many processes; tensors have this rank's.
     """
 
     def __init__(self, layers: int, batch: int, heads: int, head_dim: int, frame_rows: int,
                  window: int, chunk: int = 3, sink: int = 0, keep: int = 0,
                  text_rows: int = 512, dtype: Union[str, torch.dtype] = torch.float32,
                  positions: str = "absolute", contiguous: bool = True,
-                 name: Optional[str] = None, client: Optional[Client] = None) -> None:
+                 name: Optional[str] = None, client: Optional[Client] = None, rank: int = 0,
+                 ranks: int = 1) -> None:
         planes = kv_planes(type_of(dtype), head_dim, rotated=positions == "absolute")
         self.n_layers, self.frame_rows, self.chunk = layers, frame_rows, chunk
         self._sink = sink * frame_rows
@@ -76,7 +78,7 @@ class VideoCache(Container):
                   positions=positions, contiguous=contiguous),
             Group("cross", layers, heads, window=text_rows, chunk=text_rows, policy="refuse",
                   planes=kv_planes(type_of(dtype), head_dim, rotated=False)),
-        ], lanes=batch), client)
+        ], lanes=batch, head_parts=ranks), client, rank)
         self.cross = Cross(self)
         self.is_absolute = positions == "absolute"
         self.epoch = 0
