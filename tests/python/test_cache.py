@@ -73,6 +73,17 @@ def test_an_unknown_preset_lists_the_names():
         kvwheel.Spec.preset("longlife")
 
 
+def test_a_creation_tells_how_far_it_is(client, name):
+    told = []
+    spec = kvwheel.Spec(name, [kvwheel.Group("self", 8, 8, window=4096, chunk=64,
+                                             planes=kvwheel.kv_planes("f32", 64))])
+    assert client.create(spec, progress=lambda done, total: told.append((done, total)))
+    assert not client.create(spec)
+    client.remove(name, force=True)
+
+    assert all(done <= total for done, total in told)
+
+
 def test_a_cache_says_what_it_is_made_of():
     with pytest.raises(ValueError, match="preset, config or spec"):
         kvwheel.RollingKVCache()

@@ -10,7 +10,7 @@ the prefix in which it is installed; and where the system's loader looks.
 import ctypes as c
 import os
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import _abi, errors
 
@@ -54,7 +54,7 @@ def _load(name: str) -> c.CDLL:
 # Calls that return 0, a count, or a negative answer. p: pointer, s: string.
 _P, _S, _U32, _U64, _INT = c.c_void_p, c.c_char_p, c.c_uint32, c.c_uint64, c.c_int
 _LAYER = _abi.kvw_layer
-_CALLS = {
+_CALLS: Dict[str, List[Any]] = {
     "spec_check": [_P],
     "spec_size": [_P, _P],
     "spec_preset": [_P, _S, _U64],
@@ -92,7 +92,7 @@ _CALLS = {
     "recover": [_P, _U32, _U64, _P],
     "outside": [_P, _U32, _U64],
 }
-_OTHERS = {
+_OTHERS: Dict[str, Tuple[Any, List[Any]]] = {
     "last_error": (_S, []),
     "strerror": (_S, [_INT]),
     "version": (_S, []),
@@ -108,7 +108,7 @@ _OTHERS = {
 # taking it again would cost more than they do.
 _QUICK = {"slots", "written", "abort", "get", "cut", "release", "have_read", "state",
           "last_error", "strerror"}
-_KERNELS = {
+_KERNELS: Dict[str, Tuple[Any, List[Any]]] = {
     "attn_run": (_INT, [_P]),
     "rows_convert": (_INT, [_P]),
     "cpu_flags": (_U32, []),
@@ -124,10 +124,10 @@ class Library:
         self._keep = (main, kernels, quick)
         for name, arguments in _CALLS.items():
             self._bind(quick if name in _QUICK else main, name, _INT, arguments)
-        for name, (result, arguments) in _OTHERS.items():
-            self._bind(quick if name in _QUICK else main, name, result, arguments)
-        for name, (result, arguments) in _KERNELS.items():
-            self._bind(kernels, name, result, arguments)
+        for name, (answer, arguments) in _OTHERS.items():
+            self._bind(quick if name in _QUICK else main, name, answer, arguments)
+        for name, (answer, arguments) in _KERNELS.items():
+            self._bind(kernels, name, answer, arguments)
 
     def _bind(self, library: Any, name: str, result: Any, arguments: list) -> None:
         function = library[f"kvw_{name}"]

@@ -85,17 +85,17 @@ class Rope:
             import torch
             values = x.float()
             out: Any = values.clone()
-            cos, sin = torch.from_numpy(cos), torch.from_numpy(sin)
+            turn: Tuple[Any, Any] = (torch.from_numpy(cos), torch.from_numpy(sin))
         else:
             values = np.asarray(x, np.float32)
-            out = values.copy()
+            out, turn = values.copy(), (cos, sin)
         if self.layout == "interleaved":
             first, second = slice(0, 2 * self.n_pairs, 2), slice(1, 2 * self.n_pairs, 2)
         else:
             first, second = slice(0, self.n_pairs), slice(self.n_pairs, 2 * self.n_pairs)
         a, b = values[..., first], values[..., second]
-        out[..., first] = a * cos - b * sin
-        out[..., second] = b * cos + a * sin
+        out[..., first] = a * turn[0] - b * turn[1]
+        out[..., second] = b * turn[0] + a * turn[1]
         return out.to(x.dtype) if is_torch(x) else out.astype(x.dtype)
 
 
@@ -153,7 +153,7 @@ def attention(q: Any, view: Union[View, BatchView], *, also: Optional[Tuple[Any,
                          f"view), have {len(queries)}")
     repeat = len(queries) // len(views)
     extra = None if also is None else _extra(also, len(queries), views[0])
-    results = [_one(queries[i], views[i // repeat], extra and extra[i], call)
+    results = [_one(queries[i], views[i // repeat], extra[i] if extra else None, call)
                for i in range(len(queries))]
     outs, logs = [np.stack(part) for part in zip(*results)]
     if not is_batch:
@@ -190,7 +190,7 @@ def _extra(also: Tuple[Any, Any], n_batch: int, view: View) -> List[Tuple[Given,
                      else [array] * n_batch)
         if len(array.shape) == 4 and array.shape[0] != n_batch:
             raise ValueError(f"also: need a batch of {n_batch}, have {array.shape[0]}")
-    return list(zip(*parts))
+    return list(zip(parts[0], parts[1]))
 
 
 def _converted(array: Given, type: str) -> Given:

@@ -52,8 +52,10 @@ class Client:
     def create(self, spec: Spec, progress: Optional[Callable[[int, int], Any]] = None) -> bool:
         """Create a cache: placed, fully allocated. True; False if it was there already.
         progress(done_bytes, total_bytes) is called now and then."""
-        call = _abi.kvw_progress_fn((lambda _, done, total: progress(done, total))
-                                    if progress else 0)
+        call = _abi.kvw_progress_fn(0)
+        if progress is not None:
+            tell = progress
+            call = _abi.kvw_progress_fn(lambda _, done, total: tell(done, total))
         with self.lock:
             return check(lib.create(self.live(), c.byref(spec.to_struct()), call, None)) == 0
 
@@ -83,7 +85,7 @@ class Client:
         # of garbage, in any order; then this detaches them, and they look at the handle.
         if getattr(self, "handle", None) and not self.is_forked:
             lib.disconnect(self.handle)
-            self.handle = None
+            self.handle = c.c_void_p()
 
 
 def connect(socket: Union[None, str, "PathLike[str]"] = None) -> Client:
@@ -196,4 +198,4 @@ class Attachment:
         # Views and arrays keep the attachment: there is none any more.
         if self._is_live():
             lib.detach(self.handle)
-            self.handle = None
+            self.handle = c.c_void_p()

@@ -155,9 +155,10 @@ class Core:
         """See _Lanes.begin()."""
         with self.lock:
             state = self.state(lane, None).groups
-            counts = dict(rows) if isinstance(rows, Mapping) else self._room(state, rows)
-            if not counts:  # refused in words
-                counts = {self.infos[0].name: rows}
+            if isinstance(rows, Mapping):
+                counts = dict(rows)
+            else:  # where there is no room at all, it is refused in words
+                counts = self._room(state, rows) or {self.infos[0].name: rows}
             items = self.items({name: state[name].rows for name in counts}, epoch)
             begun = (_abi.kvw_begun * len(items))()
             for item, n in zip(items, counts.values()):

@@ -107,6 +107,9 @@ class ImageCache(Container):
             Group("ref", layers, heads, window=rows, chunk=image_rows or rows, policy="refuse",
                   planes=kv_planes(type_of(dtype), head_dim))],
             lanes=samples, head_parts=ranks), client, rank)
+        self.mode: Optional[str] = None
+        self.sample, self._has_images = 0, False
+        self._stored: Set[int] = set()  # layers that have the image being written
         self.clear()
 
     @property
@@ -167,9 +170,8 @@ class ImageCache(Container):
         """Forget all images."""
         self.shared.reset_state()
         self.shared.set_mode("skip")
-        self.mode: Optional[str] = None
+        self.mode, self._stored = None, set()
         self.sample, self._has_images = 0, False
-        self._stored: Set[int] = set()  # layers that have the image being written
 
     def reset_state(self) -> None:
         self.clear()
