@@ -161,7 +161,7 @@ class VideoCache(Container):
             raise ValueError(f"sink {sink}: need a context to run again, for rows are never "
                              "moved: a window cannot stay without its sink")
         size, now = self.frame_rows, self.frames
-        first = max(now - context, self._sink // size if sink != "drop" else 0)
+        first = min(max(now - context, self._sink // size if sink != "drop" else 0), now)
         self.epoch += 1
         self.shared.reset("cross", epoch=self.epoch)
         if context == 0:
@@ -177,7 +177,9 @@ class VideoCache(Container):
             self._offsets = [(0, offset)]
             return self._chunks(first, now)
         head = min(self._sink // size, now)
-        self._offsets = [(0, 0), (self._sink, offset - self._sink)]
+        self._offsets = [(0, 0)]
+        if offset > self._sink:
+            self._offsets.append((self._sink, offset - self._sink))
         return self._chunks(0, head) + self._chunks(max(first, head), now)
 
     def _chunks(self, first: int, end: int) -> List[range]:
