@@ -6,6 +6,8 @@ import faulthandler
 import gc
 import math
 import os
+import queue
+import threading
 
 import kvwheel
 import numpy as np
@@ -109,6 +111,31 @@ def test_an_unpinned_view_is_only_checked_at_its_end(make, client):
     with pytest.raises(kvwheel.Overrun):
         bad.release()
     reader.close()
+
+
+def test_arrays_may_go_in_any_thread(make, client):
+    """Of numpy and by DLPack, while the writer goes on; no pin is left."""
+    cache = make()
+    roll(cache, 6)
+    arrays = queue.Queue()
+
+    def drop():
+        while True:
+            arrays.get()
+            arrays.task_done()
+
+    for _ in range(4):
+        threading.Thread(target=drop, daemon=True).start()
+    for _ in range(100):
+        roll(cache, 1)
+        view = cache[0].get()
+        for piece in view:
+            arrays.put(piece["k"].numpy())
+            arrays.put(np.from_dlpack(piece["v"]))
+        del view, piece
+        arrays.join()
+    roll(cache, 12)
+    assert cache._core.attachment._views_held == 0
 
 
 def test_an_error_inside_with_is_not_hidden(make):

@@ -101,12 +101,12 @@ class Rows:
         self.address, self.shape, self.strides = address, shape, strides  # strides: bytes
         self.type, self.readonly = type, readonly
         self._hold = hold
-        hold.exports += 1
+        hold.add(id(self))
 
     def __del__(self) -> None:
         hold = getattr(self, "_hold", None)
         if hold is not None:
-            hold.exports -= 1
+            hold.discard(id(self))
 
     @property
     def __array_interface__(self) -> dict:

@@ -138,10 +138,11 @@ class Core:
     def layer(self, key: Union[int, Tuple[str, int]]) -> Tuple[GroupInfo, int]:
         """Group and index of a layer of the model."""
         to = _abi.kvw_layer()
-        if isinstance(key, tuple):
-            check(lib.layer_of(self.handle(), key[0].encode(), key[1], c.byref(to)))
-        else:
-            check(lib.layer_at(self.handle(), key, c.byref(to)))
+        with self.lock:
+            if isinstance(key, tuple):
+                check(lib.layer_of(self.handle(), key[0].encode(), key[1], c.byref(to)))
+            else:
+                check(lib.layer_at(self.handle(), key, c.byref(to)))
         end = 0
         for info in self.infos:
             end += len(info.group.model_layers)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What attention may see of a layer: pieces of the shared memory, and the pin on them."""
 
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -14,13 +14,26 @@ TYPES = {number: name for name, number in _abi.TYPES.items()}
 
 
 class Hold:
-    """A pin, and what shows the rows that it holds. The pin ends with the last of them."""
+    """A pin, and what shows the rows that it holds. The pin ends with the last of them, in
+    whatever thread that goes."""
 
-    __slots__ = ("attachment", "struct", "exports", "is_ended")
+    __slots__ = ("attachment", "struct", "is_ended", "_shown")
 
     def __init__(self, attachment: Any, struct: Optional[_abi.kvw_view]) -> None:
         self.attachment, self.struct = attachment, struct
-        self.exports, self.is_ended = 0, struct is None
+        self.is_ended = struct is None
+        self._shown: Set[int] = set()  # arrays, by id: sets change in one step, counts in two
+
+    def add(self, array: int) -> None:
+        self._shown.add(array)
+
+    def discard(self, array: int) -> None:
+        self._shown.discard(array)
+
+    @property
+    def exports(self) -> int:
+        """Arrays that show the rows."""
+        return len(self._shown)
 
     def end(self) -> None:
         """End the pin; raises Overrun."""
@@ -42,15 +55,13 @@ class Holds:
     def __init__(self, holds: Sequence[Hold]) -> None:
         self.holds = tuple(holds)
 
-    @property
-    def exports(self) -> int:
-        return self.holds[0].exports
-
-    @exports.setter
-    def exports(self, value: int) -> None:
-        change = value - self.exports
+    def add(self, array: int) -> None:
         for hold in self.holds:
-            hold.exports += change
+            hold.add(array)
+
+    def discard(self, array: int) -> None:
+        for hold in self.holds:
+            hold.discard(array)
 
 
 class _Memory:
