@@ -241,6 +241,24 @@ def test_rows_of_f32_are_converted_and_counted(make, rng, type):
     assert cache.stats.conversions == 2 and cache.stats.conversion_bytes == 2 * 3 * 2 * 8 * 2
 
 
+def test_rows_that_change_behind_the_caches_back_are_found(client, name, rng):
+    spec = kvwheel.Spec(name, [kvwheel.Group("self", 1, 2, window=12, chunk=3,
+                                             planes=kvwheel.kv_planes("f32", 8))],
+                        checksums=True)
+    with kvwheel.RollingKVCache(spec=spec, client=client) as cache:
+        assert cache.spec.checksums
+        slots = cache[0].slots(3)
+        for plane in ("k", "v"):
+            slots[plane][0].numpy()[:] = rows(rng, 3)
+        slots.written()
+        cache.commit()
+        assert cache.verify() == []
+        slots["v"][0].numpy()[1, 0, 0] += 1
+        damages = cache.verify()
+        assert len(damages) == 1 and "row" in damages[0]
+        del slots
+
+
 # Lanes, groups, modes.
 
 def test_lanes_are_a_batch_or_one_by_one(make, rng):

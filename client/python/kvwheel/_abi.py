@@ -88,6 +88,7 @@ class kvw_spec(c.Structure):
         ("placement", c.c_uint32),
         ("n_groups", c.c_uint32),
         ("n_layers", c.c_uint32),
+        ("has_checksums", c.c_uint32),
         ("group", kvw_spec_group * SPEC_GROUPS_MAX),
         ("model_layer", c.c_uint16 * SPEC_LAYERS_MAX),
     ]
@@ -236,6 +237,34 @@ class kvw_lane_state(c.Structure):
     ]
 
 
+class kvw_damage(c.Structure):
+    _fields_ = [
+        ("kind", c.c_uint32),
+        ("rank", c.c_uint32),
+        ("lane", c.c_uint32),
+        ("layer", c.c_uint32),
+        ("plane", c.c_uint32),
+        ("head", c.c_uint32),
+        ("row", c.c_uint64),
+        ("n_rows", c.c_uint64),
+        ("text", c.c_char_p),
+    ]
+
+
+class kvw_verified(c.Structure):
+    _fields_ = [
+        ("n_damages", c.c_uint64),
+        ("n_boards", c.c_uint64),
+        ("n_rows", c.c_uint64),
+        ("n_rows_damaged", c.c_uint64),
+        ("n_rows_skipped", c.c_uint64),
+        ("n_boards_skipped", c.c_uint64),
+        ("has_checksums", c.c_uint32),
+        ("reserved", c.c_uint32),
+    ]
+
+
+kvw_damage_fn = c.CFUNCTYPE(None, c.c_void_p, c.POINTER(kvw_damage))
 kvw_progress_fn = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64, c.c_uint64)
 
 # kernels.h -----------------------------------------------------------------------------

@@ -91,6 +91,7 @@ _CALLS: Dict[str, List[Any]] = {
     "wait_rows": [_P, _U32, _U32, _U32, _U64, _U64],
     "recover": [_P, _U32, _U64, _P],
     "outside": [_P, _U32, _U64],
+    "verify": [_P, _P, _P, _P],
 }
 _OTHERS: Dict[str, Tuple[Any, List[Any]]] = {
     "last_error": (_S, []),

@@ -6,7 +6,7 @@ import ctypes as c
 import itertools
 import os
 from os import PathLike
-from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._native import check, lib, nanoseconds
@@ -232,6 +232,16 @@ class RollingKVCache(_Lanes):
             for lane in self._core.modes:
                 self._core.modes[lane] = "write"
                 self._core.closed(lane)
+
+    def verify(self) -> List[str]:
+        """Check all of the cache, its rows too if it has checksums (Spec.checksums): what is
+        wrong, in words; [] if nothing is. It may be in use; it reads every visible row."""
+        damages: List[str] = []
+        tell = _abi.kvw_damage_fn(
+            lambda _, damage: damages.append(damage.contents.text.decode(errors="replace")))
+        with self._core.lock:
+            check(lib.verify(self._core.handle(), tell, None, None))
+        return damages
 
     # Its end.
 

@@ -93,6 +93,7 @@ class Spec:
     lifetime: str = "job"  # job, ttl, keep
     ttl_seconds: int = 0
     mode: int = 0o600
+    checksums: bool = False  # of committed rows, for RollingKVCache.verify()
 
     @property
     def ranks(self) -> int:
@@ -154,6 +155,7 @@ class Spec:
         for part in ("head_parts", "layer_parts", "lane_parts", "row_parts", "row_block",
                      "ttl_seconds", "mode"):
             setattr(spec, part, getattr(self, part))
+        spec.has_checksums = int(self.checksums)
         spec.lifetime = _number(_abi.LIFETIMES, "lifetime", self.lifetime)
         for number, group in enumerate(self.groups):
             _fill_group(spec, number, group)
@@ -177,7 +179,8 @@ class Spec:
                 contiguous=bool(group.is_contiguous)))
         return Spec(spec.name.decode(), groups, spec.n_lanes, spec.head_parts,
                     spec.layer_parts, spec.lane_parts, spec.row_parts, spec.row_block,
-                    _name(_abi.LIFETIMES, spec.lifetime), spec.ttl_seconds, spec.mode)
+                    _name(_abi.LIFETIMES, spec.lifetime), spec.ttl_seconds, spec.mode,
+                    bool(spec.has_checksums))
 
 
 def _fill_group(spec: _abi.kvw_spec, number: int, group: Group) -> None:
