@@ -194,8 +194,10 @@ static void print_structs(void)
     FIELD(kvw_attn_piece, flags);
     FIELD(kvw_attn_piece, k_scales);
     FIELD(kvw_attn_piece, v_scales);
-    FIELD(kvw_attn_piece, scales_row_stride);
-    FIELD(kvw_attn_piece, scales_head_stride);
+    FIELD(kvw_attn_piece, k_scales_row_stride);
+    FIELD(kvw_attn_piece, k_scales_head_stride);
+    FIELD(kvw_attn_piece, v_scales_row_stride);
+    FIELD(kvw_attn_piece, v_scales_head_stride);
     STRUCT(kvw_attn_args);
     FIELD(kvw_attn_args, q);
     FIELD(kvw_attn_args, q_row_stride);
@@ -237,6 +239,9 @@ static void print_structs(void)
     FIELD(kvw_convert_args, n_elems);
     FIELD(kvw_convert_args, src_type);
     FIELD(kvw_convert_args, dst_type);
+    FIELD(kvw_convert_args, scales);
+    FIELD(kvw_convert_args, scales_row_stride);
+    FIELD(kvw_convert_args, scales_head_stride);
 }
 
 static void print_constants(void)

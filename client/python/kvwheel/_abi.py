@@ -271,7 +271,7 @@ kvw_progress_fn = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64, c.c_uint64)
 
 HEAD_DIM_MAX = 1024
 
-NUMS = {"f32": 0, "f16": 1, "bf16": 2}
+NUMS = {"f32": 1, "bf16": 2, "f16": 3}
 ROPE_LAYOUTS = {"half_split": 0, "interleaved": 1}
 ATTN_MASKS = {"none": 0, "causal": 1, "block_causal": 2}
 ATTN_ALWAYS = 1
@@ -304,8 +304,10 @@ class kvw_attn_piece(c.Structure):
         ("flags", c.c_uint32),
         ("k_scales", c.c_void_p),
         ("v_scales", c.c_void_p),
-        ("scales_row_stride", c.c_ssize_t),
-        ("scales_head_stride", c.c_ssize_t),
+        ("k_scales_row_stride", c.c_ssize_t),
+        ("k_scales_head_stride", c.c_ssize_t),
+        ("v_scales_row_stride", c.c_ssize_t),
+        ("v_scales_head_stride", c.c_ssize_t),
     ]
 
 
@@ -355,4 +357,7 @@ class kvw_convert_args(c.Structure):
         ("n_elems", c.c_uint32),
         ("src_type", c.c_uint32),
         ("dst_type", c.c_uint32),
+        ("scales", c.c_void_p),
+        ("scales_row_stride", c.c_ssize_t),
+        ("scales_head_stride", c.c_ssize_t),
     ]
