@@ -8,7 +8,10 @@
 #include "kernels/rows.h"
 
 #define LOG2_E 1.4426950408889634
-#define AHEAD 32 /* rows: some KiB, what memory delivers until it answers */
+/* Rows to ask for before they are read: about 4 KiB, what memory delivers until it answers,
+ * but not those that are packed at the same time. */
+#define AHEAD 16
+#define AHEAD_I8 32
 
 /* What slots without a row read as: a row of any type. */
 static const float zeros[KVW_HEAD_DIM_MAX];
@@ -122,6 +125,7 @@ static void fill_extras(struct attn_tile *tile, uint32_t slot, uint32_t n,
 static void fill_rows(struct attn_tile *tile, uint32_t slot, uint32_t n,
                       const struct kvw_attn_piece *p, uint64_t row, uint32_t kv_head)
 {
+    const ptrdiff_t ahead = p->k_scales != NULL ? AHEAD_I8 : AHEAD;
     const char *k = row_in(p->k, row, p->k_row_stride, kv_head, p->k_head_stride);
     const char *v = row_in(p->v, row, p->v_row_stride, kv_head, p->v_head_stride);
 
@@ -129,8 +133,8 @@ static void fill_rows(struct attn_tile *tile, uint32_t slot, uint32_t n,
         tile->k[slot + i] = k + (ptrdiff_t)i * p->k_row_stride;
         tile->v[slot + i] = v + (ptrdiff_t)i * p->v_row_stride;
     }
-    tile->k_ahead = (ptrdiff_t)AHEAD * p->k_row_stride;
-    tile->v_ahead = (ptrdiff_t)AHEAD * p->v_row_stride;
+    tile->k_ahead = ahead * p->k_row_stride;
+    tile->v_ahead = ahead * p->v_row_stride;
     bits_set(tile->filled, slot, slot + n);
     if (slot < tile->begin)
         tile->begin = slot;
