@@ -448,6 +448,28 @@ def test_attention_of_bf16_in_and_out(make, rng):
     assert out.dtype == torch.bfloat16 and out.shape == q.shape
 
 
+def test_int8_rows_are_quantised_and_attended_to(make, rng):
+    cache = make(type="i8", layers=1)
+    all_k, all_v = [], []
+    for _ in range(9):
+        k, v = rows(rng, 3), rows(rng, 3)
+        cache[0].update(k, v)
+        cache.commit()
+        all_k.append(k)
+        all_v.append(v)
+    q = rows(rng, 4, heads=4)
+
+    with cache[0].get() as view:
+        out = kvwheel.attention(q, view)
+        k, v = (np.concatenate(part)[view.rows] for part in (all_k, all_v))
+        back = [view.numpy(plane) * view.numpy(f"{plane}_scale") for plane in ("k", "v")]
+        with pytest.raises(ValueError, match="int8"):
+            kvwheel.attention(q, view, also=(k, v))
+    assert np.abs(back[0] - k).max() < 0.02 and np.abs(back[1] - v).max() < 0.02
+    # Some variants take the queries as int8 as well; tests/kernels has the exact bounds.
+    assert np.abs(out - oracle(q, *back)).max() < 0.03
+
+
 def test_attention_refuses_in_words(make):
     cache = make()
     roll(cache, 1)

@@ -271,7 +271,7 @@ kvw_progress_fn = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64, c.c_uint64)
 
 HEAD_DIM_MAX = 1024
 
-NUMS = {"f32": 1, "bf16": 2, "f16": 3}
+NUMS = {"f32": 1, "bf16": 2, "f16": 3, "i8": 4}
 ROPE_LAYOUTS = {"half_split": 0, "interleaved": 1}
 ATTN_MASKS = {"none": 0, "causal": 1, "block_causal": 2}
 ATTN_ALWAYS = 1

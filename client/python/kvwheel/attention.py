@@ -183,6 +183,8 @@ def _extra(also: Tuple[Any, Any], n_batch: int, view: View) -> List[Tuple[Given,
     parts = []
     for value, plane in zip(also, ("k", "v")):
         type = TYPES[view._plane(plane).type]
+        if type == "i8":
+            raise ValueError("also: rows of int8 need scales: only of a cache of other types")
         array = given(value, plane, type)
         if array.type != type:
             array = _converted(array, type)
@@ -214,6 +216,8 @@ def _pieces(view: View, call: _Call, extra: Optional[Tuple[Given, Given]], is_ma
     """The kernel's pieces. Where a contiguous group shows past and current rows as one, it
     is cut if their biases differ: the cut costs nothing, rows stay where they are."""
     k, v = view._plane("k"), view._plane("v")
+    scales = ((view._plane("k_scale"), view._plane("v_scale")) if TYPES[k.type] == "i8"
+              else None)
     runs: List[Tuple[int, int, int, int, str]] = []  # row, position, slot, n, kind
     cut = view.open_row
     for piece in view.pieces:
@@ -230,6 +234,12 @@ def _pieces(view: View, call: _Call, extra: Optional[Tuple[Given, Given]], is_ma
         to.k_row_stride, to.k_head_stride = k.row_bytes, k.head_bytes
         to.v_row_stride, to.v_head_stride = v.row_bytes, v.head_bytes
         to.n_rows, to.first_row, to.pos_base = n, row, position
+        if scales is not None:
+            of_k, of_v = scales
+            to.k_scales = of_k.base + slot * of_k.row_bytes
+            to.v_scales = of_v.base + slot * of_v.row_bytes
+            to.k_scales_row_stride, to.k_scales_head_stride = of_k.row_bytes, of_k.head_bytes
+            to.v_scales_row_stride, to.v_scales_head_stride = of_v.row_bytes, of_v.head_bytes
         to.bias = call.bias.get(kind, 0.0)
         to.flags = ((_abi.ATTN_ALWAYS if kind == "kept" and is_masked else 0)
                     | (_abi.ATTN_RAW_KEYS if call.rope is not None else 0))

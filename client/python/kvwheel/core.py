@@ -60,6 +60,11 @@ class GroupInfo:
         self.types = [plane.type for plane in group.planes]
         self.elems = [plane.elems for plane in group.planes]
         self.sources = _abi.kvw_source * len(group.planes)
+        # Planes of i8 that their scales follow, and nothing else: k and v alone are enough.
+        scaled = [number for number, plane in enumerate(group.planes) if plane.type == "i8"
+                  and number + 1 < len(group.planes)
+                  and group.planes[number + 1].name == f"{plane.name}_scale"]
+        self.without_scales = scaled if 2 * len(scaled) == len(group.planes) else range(0)
 
 
 class Core:

@@ -32,17 +32,20 @@ class Layer:
     def update(self, *planes: Any, row: int = 0) -> bool:
         """Write rows of the open chunk, one array for each plane of the group (k, v), from
         row `row` of the chunk on; any number of times, each pass overwrites the last. Rows
-        of another type than the plane's are converted on the way.
+        of another type than the plane's are converted on the way; of a group with planes of
+        i8 and their scales, give k and v: they are quantised.
 
         Opens a chunk of that many rows if none is open (see RollingKVCache.begin()).
         Lanes whose mode is not `write` are passed over. True if anything was stored."""
         info = self._info
-        if len(planes) != len(info.types):
+        # Of which planes there are arrays: those that are scales may be made on the way.
+        of = (range(len(info.types)) if len(planes) == len(info.types) else info.without_scales)
+        if len(planes) != len(of):
             raise ValueError(f"group {info.name}: need {', '.join(info.plane_names)}, "
                              f"have {len(planes)} arrays")
-        arrays = [given(value, plane.name, plane.type)
-                  for value, plane in zip(planes, info.planes)]
-        n_rows = self._check_shapes(arrays)
+        arrays = [given(value, info.planes[number].name, info.types[number])
+                  for value, number in zip(planes, of)]
+        n_rows = self._check_shapes(arrays, of)
         is_batch = len(arrays[0].shape) == 4
         stored = False
         with self._at.client.lock:
@@ -50,15 +53,16 @@ class Layer:
                 if self._core.modes[lane] == "write":
                     self._core.open_for(info, lane, row + n_rows)
                     self._write(lane, row, n_rows,
-                                [array.lane(number) for array in arrays] if is_batch else arrays)
+                                [array.lane(number) for array in arrays] if is_batch else arrays, of)
                     stored = True
         return stored
 
-    def _check_shapes(self, arrays: List[Given]) -> int:
+    def _check_shapes(self, arrays: List[Given], of: Sequence[int]) -> int:
         info, n_lanes = self._info, len(self.lanes)
         shape = arrays[0].shape
         n_rows = shape[-3] if len(shape) >= 3 else -1
-        for array, elems, name in zip(arrays, info.elems, info.plane_names):
+        for array, number in zip(arrays, of):
+            elems, name = info.elems[number], info.planes[number].name
             want: Tuple[int, ...] = (n_rows, info.n_heads, elems)
             if n_lanes > 1 or len(array.shape) == 4:
                 want = (n_lanes, *want)
@@ -69,9 +73,10 @@ class Layer:
                     f"{list(want[:-3]) + ['n'] + list(want[-2:])}, have {list(array.shape)}")
         return n_rows
 
-    def _write(self, lane: int, row: int, n_rows: int, arrays: List[Given]) -> None:
+    def _write(self, lane: int, row: int, n_rows: int, arrays: List[Given],
+               of: Sequence[int]) -> None:
         info, handle = self._info, self._at.live()
-        if all(array.type == type for array, type in zip(arrays, info.types)):
+        if len(of) == len(info.types) and all(array.type == type for array, type in zip(arrays, info.types)):
             sources = info.sources()
             for source, array in zip(sources, arrays):
                 source.data = array.address
@@ -80,18 +85,24 @@ class Layer:
             return
         slots = _abi.kvw_slots()
         check(lib.slots(handle, lane, self._layer, row, n_rows, c.byref(slots)))
-        for number, array in enumerate(arrays):
-            self._convert(slots, number, array)
+        for number, array in zip(of, arrays):
+            self._convert(slots, number, array, len(of) < len(info.types))
         check(lib.written(handle, lane, self._layer, row, n_rows))
 
-    def _convert(self, slots: _abi.kvw_slots, number: int, array: Given) -> None:
+    def _convert(self, slots: _abi.kvw_slots, number: int, array: Given,
+                 is_scaled: bool) -> None:
         plane, at = slots.plane[number], 0
+        scales = slots.plane[number + 1] if is_scaled else None
         for piece in slots.piece[: slots.n_pieces]:
             args = _abi.kvw_convert_args(
                 array.address + at * array.strides[0], array.strides[0], array.strides[1],
                 plane.base + piece.slot * plane.row_bytes, plane.row_bytes, plane.head_bytes,
                 piece.n_rows, slots.n_heads, plane.elems,
                 _abi.NUMS.get(array.type, 99), _abi.NUMS.get(self._info.types[number], 99))
+            if scales is not None:
+                args.scales = scales.base + piece.slot * scales.row_bytes
+                args.scales_row_stride = scales.row_bytes
+                args.scales_head_stride = scales.head_bytes
             if lib.rows_convert(c.byref(args)) < 0:
                 raise ValueError(f"group {self.group}, {self._info.planes[number].name}: rows "
                                  f"are {self._info.types[number]}, {array.type} cannot become it")

@@ -62,7 +62,10 @@ class Group:
 
 
 def kv_planes(type: str, head_dim: int, rotated: bool = True) -> List[Plane]:
-    """Planes k and v."""
+    """Planes k and v; of i8: k, k_scale, v and v_scale, a scale for each row and head."""
+    if type == "i8":
+        return [Plane("k", type, head_dim, rotated), Plane("k_scale", "f32", 1),
+                Plane("v", type, head_dim), Plane("v_scale", "f32", 1)]
     return [Plane("k", type, head_dim, rotated), Plane("v", type, head_dim)]
 
 
