@@ -2,9 +2,12 @@
 /* See stalk.h. An alarm interrupts waits that nothing else would end. */
 #include "tests/death/stalk.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -141,7 +144,7 @@ bool stalk_await(pid_t caller)
     return wait_for(caller, &status) == caller && WIFSTOPPED(status);
 }
 
-void stalk_let_go(pid_t pid)
+static void let_go(pid_t pid)
 {
     int status;
 
@@ -156,11 +159,41 @@ void stalk_let_go(pid_t pid)
     (void)ptrace(PTRACE_DETACH, pid, NULL, signal_of(status));
 }
 
-void stalk_kill(pid_t pid)
+static void reap(pid_t pid)
 {
     int status;
 
-    (void)kill(pid, SIGKILL);
     while (wait_for(pid, &status) == pid && WIFSTOPPED(status))
         (void)ptrace(PTRACE_CONT, pid, NULL, NULL);
+}
+
+/* Threads that were born under our eyes are ours, too: until we have waited for them, a dead
+ * process is not dead to its parent. */
+static void for_each_thread(pid_t pid, void act(pid_t thread))
+{
+    char path[64];
+    struct dirent *entry;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *threads = opendir(path);
+    while (threads != NULL && (entry = readdir(threads)) != NULL) {
+        const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (thread > 0 && thread != pid)
+            act(thread);
+    }
+    if (threads != NULL)
+        closedir(threads);
+}
+
+void stalk_let_go(pid_t pid)
+{
+    let_go(pid);
+    for_each_thread(pid, let_go);
+}
+
+void stalk_kill(pid_t pid)
+{
+    (void)kill(pid, SIGKILL);
+    for_each_thread(pid, reap);
+    reap(pid);
 }
