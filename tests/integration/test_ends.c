@@ -247,7 +247,8 @@ Test(strangers, owner_whose_pid_cannot_be_seen_is_known_by_its_pidfd, .timeout =
     kill(init, SIGKILL); /* and with it all of the namespace */
     cr_assert_eq(waitpid(init, NULL, 0), init);
     cr_assert_eq(waitpid(worker, NULL, 0), worker);
-    cr_assert_eq(setns(home, CLONE_NEWPID), 0); /* a leak checker starts a process, too */
+    /* A leak checker starts a process, too. */
+    cr_assert_eq(setns(home, CLONE_NEWPID), 0);
     close(home);
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", node.folder);
