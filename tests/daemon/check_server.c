@@ -517,6 +517,21 @@ Test(server, two_hundred_attach_and_kill_cycles_leave_nothing)
     close(fd);
 }
 
+#define N_SHED 20
+
+/* Who says nothing makes room for who comes later, so it is not said which of them stay. */
+static bool most_are_hung_up(void *context)
+{
+    const int *fds = context;
+    int n = 0;
+
+    for (int i = 0; i < N_SHED; i++) {
+        int fd = fds[i];
+        n += is_hung_up(&fd);
+    }
+    return n > N_SHED / 2;
+}
+
 Test(server, descriptor_limit_is_no_spin_and_passes)
 {
     struct place place;
@@ -529,15 +544,15 @@ Test(server, descriptor_limit_is_no_spin_and_passes)
     limit_descriptors(pid, (uint64_t)count_fds((uint32_t)pid));
 
     /* All stay open: the first may still find a descriptor that was just given back. */
-    int shed[20];
-    for (int i = 0; i < 20; i++) {
+    int shed[N_SHED];
+    for (int i = 0; i < N_SHED; i++) {
         shed[i] = raw_connect(rig.socket);
         cr_assert_geq(shed[i], 0);
     }
-    cr_assert(soon(is_hung_up, &shed[19]));
+    cr_assert(soon(most_are_hung_up, shed));
     cr_assert_neq(ask_attach(fd, "a", 0, &place, &answer), 0);
     cr_assert_lt(cpu_ms(pid), 500);
-    for (int i = 0; i < 20; i++)
+    for (int i = 0; i < N_SHED; i++)
         close(shed[i]);
     limit_descriptors(pid, 1024);
 
