@@ -116,6 +116,8 @@ void client_accepted(struct daemon *daemon)
     daemon->is_accept_due = false;
     if (daemon->is_stopping)
         return;
+    /* The reserve first: what has come back is not for who comes next. */
+    client_reserve(daemon);
     const uint64_t end_ns = host_now_ns() + ACCEPT_NS;
     for (uint32_t i = 0; i < ACCEPTS_AT_ONCE && host_now_ns() < end_ns; i++) {
         int fd = accept4(daemon->listen_fd, NULL, NULL, SOCK_CLOEXEC);
@@ -132,6 +134,5 @@ void client_accepted(struct daemon *daemon)
             break;
         }
     }
-    client_reserve(daemon);
     client_accept(daemon);
 }

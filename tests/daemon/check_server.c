@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One daemon per socket, bad clients, bounds, and the end. */
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/daemon/proc.h"
 #include "tests/daemon/raw.h"
 
 enum { JOB = 0, TTL = 1, KEEP = 2 };
@@ -124,27 +124,12 @@ Test(server, empty_packet_ends_the_connection)
     close(fd);
 }
 
-/* Number of open descriptors of a process. */
-static int count_fds(uint32_t pid)
+/* Until those who hung up are let go. */
+static bool returns_to(pid_t pid, int n_fds)
 {
-    char path[64];
-    int n = 0;
-
-    (void)snprintf(path, sizeof path, "/proc/%u/fd", pid);
-    DIR *directory = opendir(path);
-    while (directory != NULL && readdir(directory) != NULL)
-        n++;
-    if (directory != NULL)
-        closedir(directory);
-    return n;
-}
-
-/* A thread closes what is no longer needed: soon, and what was there before, too. */
-static bool closes_all_but(uint32_t pid, int n)
-{
-    for (int tries = 0; tries < 1000 && count_fds(pid) > n; tries++)
+    for (int tries = 0; tries < 1000 && proc_count_fds(pid) != n_fds; tries++)
         (void)poll(NULL, 0, 5);
-    return count_fds(pid) <= n;
+    return proc_count_fds(pid) == n_fds;
 }
 
 Test(server, descriptors_of_a_request_are_refused_and_closed)
@@ -161,8 +146,8 @@ Test(server, descriptors_of_a_request_are_refused_and_closed)
     start();
     int other = raw_open(&rig);
     cr_assert_eq(ask_status(other, &answer), 0);
-    uint32_t pid = answer.status_is.pid;
-    int n_before = count_fds(pid);
+    pid_t pid = (pid_t)answer.status_is.pid;
+    int n_before = proc_count_fds(pid);
     int fd = raw_open(&rig);
     body.iov_len = (size_t)message_encode(&status, packet, sizeof packet);
     struct cmsghdr *part = CMSG_FIRSTHDR(&head);
@@ -176,7 +161,7 @@ Test(server, descriptors_of_a_request_are_refused_and_closed)
 
     expect_drop(fd, EPROTO);
     cr_assert_eq(ask_status(other, &answer), 0);
-    cr_assert(closes_all_but(pid, n_before));
+    cr_assert(returns_to(pid, n_before));
     close(other);
 }
 
@@ -498,8 +483,8 @@ Test(server, two_hundred_attach_and_kill_cycles_leave_nothing)
     uint32_t daemon = answer.status_is.pid;
     uint32_t keeper = answer.status_is.keeper_pid;
     uint64_t used = answer.status_is.bytes_used;
-    int daemon_fds = count_fds(daemon);
-    int keeper_fds = count_fds(keeper);
+    int daemon_fds = proc_count_fds((pid_t)daemon);
+    int keeper_fds = proc_count_fds((pid_t)keeper);
     uint64_t daemon_bytes = resident_bytes(daemon);
 
     for (int i = 0; i < 200; i++) {
@@ -510,26 +495,11 @@ Test(server, two_hundred_attach_and_kill_cycles_leave_nothing)
         cr_assert(soon(nobody_is_attached, &fd));
     }
 
-    cr_assert(closes_all_but(daemon, daemon_fds));
-    cr_assert(closes_all_but(keeper, keeper_fds));
+    cr_assert(returns_to((pid_t)daemon, daemon_fds));
+    cr_assert(returns_to((pid_t)keeper, keeper_fds));
     cr_assert_eq(answer.status_is.bytes_used, used);
     cr_assert_lt(resident_bytes(daemon), daemon_bytes + GROWTH_BYTES);
     close(fd);
-}
-
-#define N_SHED 20
-
-/* Who says nothing makes room for who comes later, so it is not said which of them stay. */
-static bool most_are_hung_up(void *context)
-{
-    const int *fds = context;
-    int n = 0;
-
-    for (int i = 0; i < N_SHED; i++) {
-        int fd = fds[i];
-        n += is_hung_up(&fd);
-    }
-    return n > N_SHED / 2;
 }
 
 Test(server, descriptor_limit_is_no_spin_and_passes)
@@ -541,18 +511,18 @@ Test(server, descriptor_limit_is_no_spin_and_passes)
     cr_assert_eq(create(fd, "a", 8), 0);
     cr_assert_eq(ask_status(fd, &answer), 0);
     pid_t pid = (pid_t)answer.status_is.pid;
-    limit_descriptors(pid, (uint64_t)count_fds((uint32_t)pid));
+    limit_descriptors(pid, (uint64_t)proc_count_fds(pid));
 
     /* All stay open: the first may still find a descriptor that was just given back. */
-    int shed[N_SHED];
-    for (int i = 0; i < N_SHED; i++) {
+    int shed[20];
+    for (int i = 0; i < 20; i++) {
         shed[i] = raw_connect(rig.socket);
         cr_assert_geq(shed[i], 0);
     }
-    cr_assert(soon(most_are_hung_up, shed));
+    cr_assert(soon(is_hung_up, &shed[19]));
     cr_assert_neq(ask_attach(fd, "a", 0, &place, &answer), 0);
     cr_assert_lt(cpu_ms(pid), 500);
-    for (int i = 0; i < N_SHED; i++)
+    for (int i = 0; i < 20; i++)
         close(shed[i]);
     limit_descriptors(pid, 1024);
 

@@ -51,11 +51,6 @@ bool host_stop(struct host *host);
 /** What daemon, keeper and worker hold now. */
 void host_look(struct host *host, const char *cache, struct holdings *holdings);
 
-/** True if they hold what they held. The daemon closes what clients had by a thread of its
- * own: when it was counted first, a descriptor of before may still have been there. So of
- * its descriptors fewer are well, and more are not. */
-bool host_are_back(const struct holdings *now, const struct holdings *start);
-
 /** Wait until they hold what they held; at most 5 s. @return false, having said what is
  * different. */
 bool host_returns_to(struct host *host, const char *cache,

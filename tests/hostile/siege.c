@@ -14,34 +14,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/daemon/proc.h"
+
 #define IDLE_MS 200
 #define IDLE_CPU_NS \
     20000000ull /* of a daemon that nobody asks anything, in that time */
 
 static int at_work[2];
 
-struct schedule {
-    uint64_t on_cpu_ns;
-    uint64_t waited_ns; /* for a CPU */
-};
-
-static struct schedule schedule_of(pid_t pid)
-{
-    unsigned long long on_cpu = 0;
-    unsigned long long waited = 0;
-    char path[64];
-
-    (void)snprintf(path, sizeof path, "/proc/%d/schedstat", pid);
-    FILE *file = fopen(path, "re");
-    cr_assert_not_null(file, "%s: %s", path, strerror(errno));
-    cr_assert_eq(fscanf(file, "%llu %llu", &on_cpu, &waited), 2);
-    fclose(file);
-    return (struct schedule){on_cpu, waited};
-}
-
 uint64_t siege_cpu_ns(pid_t pid)
 {
-    return schedule_of(pid).on_cpu_ns;
+    return proc_schedule_of(pid).on_cpu_ns;
 }
 
 void siege_begin(struct siege *siege, const char *const *options)
@@ -136,8 +119,9 @@ struct stopwatch {
 /* What all who take part have waited for a CPU. */
 static uint64_t all_waited_ns(const struct siege *siege)
 {
-    return schedule_of(siege->daemon).waited_ns + schedule_of(siege->keeper).waited_ns +
-           schedule_of(getpid()).waited_ns;
+    return proc_schedule_of(siege->daemon).waited_ns +
+           proc_schedule_of(siege->keeper).waited_ns +
+           proc_schedule_of(getpid()).waited_ns;
 }
 
 static struct stopwatch start_watch(const struct siege *siege)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Offers that are not what they say: refused in words, nothing of them stays. */
 #include <criterion/criterion.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,6 +15,7 @@
 #include "client/cache.h"
 #include "client/offer.h"
 #include "client/wire.h"
+#include "tests/daemon/proc.h"
 #include "tests/restart/forged.h"
 #include "tests/restart/stage.h"
 
@@ -69,19 +69,6 @@ static void expect_text(const char *part)
     cr_assert_not_null(strstr(text, part), "no '%s' in: %s", part, text);
 }
 
-static int count_fds(uint32_t pid)
-{
-    char path[64];
-    int n = 0;
-
-    snprintf(path, sizeof path, "/proc/%u/fd", pid);
-    DIR *folder = opendir(path);
-    while (readdir(folder) != NULL)
-        n++;
-    closedir(folder);
-    return n;
-}
-
 /* Nothing of what was refused is left. */
 static void expect_nothing(const struct kvw_message_status_is *before, int n_fds)
 {
@@ -90,10 +77,11 @@ static void expect_nothing(const struct kvw_message_status_is *before, int n_fds
     cr_assert_eq(after.pid, before->pid);
     cr_assert_eq(after.n_caches, before->n_caches);
     cr_assert_eq(after.n_attachments, before->n_attachments);
-    /* A thread closes them; one of before may have gone meanwhile, too. */
-    for (int tries = 0; tries < 1000 && count_fds(after.pid) > n_fds; tries++)
+    /* Until those who hung up are let go. */
+    for (int tries = 0; tries < 1000 && proc_count_fds((pid_t)after.pid) != n_fds;
+         tries++)
         poll(NULL, 0, 5);
-    cr_assert_leq(count_fds(after.pid), n_fds);
+    cr_assert_eq(proc_count_fds((pid_t)after.pid), n_fds);
 }
 
 Test(hostile, what_a_daemon_would_have_made_is_taken_once)
@@ -142,7 +130,7 @@ Test(hostile, seals_and_sizes_are_looked_at_first)
                                 FORGED_SEALS | F_SEAL_FUTURE_WRITE};
     struct forged forged;
     struct kvw_message_status_is before = stage_status(&stage);
-    int n_fds = count_fds(before.pid);
+    int n_fds = proc_count_fds((pid_t)before.pid);
 
     for (int bad = 0; bad < 3; bad++) {
         for (size_t w = 0; w < sizeof wrong / sizeof wrong[0]; w++) {
@@ -185,7 +173,7 @@ Test(hostile, what_is_no_memfd_is_refused)
 {
     struct forged forged;
     struct kvw_message_status_is before = stage_status(&stage);
-    int n_fds = count_fds(before.pid);
+    int n_fds = proc_count_fds((pid_t)before.pid);
     char path[128];
     int others[6];
     int ends[2];
@@ -227,7 +215,7 @@ Test(hostile, one_memfd_does_not_stand_for_two_segments_of_one_size)
 {
     struct forged forged;
     struct kvw_message_status_is before = stage_status(&stage);
-    int n_fds = count_fds(before.pid);
+    int n_fds = proc_count_fds((pid_t)before.pid);
     forged_init(&forged, "c");
     forged_seal(&forged);
     const int fds[3] = {forged.fds[0], forged.fds[0], forged.fds[0]};
@@ -243,7 +231,7 @@ Test(hostile, bytes_of_the_header_are_believed_only_as_far_as_they_are_checked)
     struct forged forged;
     unsigned seed = (unsigned)stage_now_ns();
     struct kvw_message_status_is before = stage_status(&stage);
-    int n_fds = count_fds(before.pid);
+    int n_fds = proc_count_fds((pid_t)before.pid);
 
     fprintf(stderr, "seed %u\n", seed);
     for (int round = 0; round < 60; round++) {
@@ -315,7 +303,7 @@ Test(hostile, places_that_are_not_the_workers_are_refused)
                  {FORGED_ATTACHMENT, 0, 128},   {FORGED_ATTACHMENT, 0, UINT32_MAX}};
     struct forged forged;
     struct kvw_message_status_is before = stage_status(&stage);
-    int n_fds = count_fds(before.pid);
+    int n_fds = proc_count_fds((pid_t)before.pid);
     forged_init(&forged, "c");
     forged_seal(&forged);
 
@@ -344,7 +332,7 @@ Test(hostile, another_user_gets_nothing_by_an_offer)
         cr_skip_test("needs root");
     struct forged forged;
     struct kvw_message_status_is before = stage_status(&stage);
-    int n_fds = count_fds(before.pid);
+    int n_fds = proc_count_fds((pid_t)before.pid);
     forged_init(&forged, "c");
     forged_seal(&forged);
     cr_assert_eq(chmod(stage.node.folder, 0755), 0);
@@ -369,8 +357,6 @@ Test(hostile, another_user_gets_nothing_by_an_offer)
     cr_assert_eq(waitpid(child, &status, 0), child);
 
     cr_assert_eq(status, 0);
-    for (int tries = 0; tries < 1000 && count_fds(before.pid) > n_fds; tries++)
-        poll(NULL, 0, 5); /* until the daemon has seen the hang-up */
     expect_nothing(&before, n_fds);
     forged_close(&forged);
 }
