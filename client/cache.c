@@ -16,6 +16,7 @@
 #include "client/client.h"
 #include "client/mirror.h"
 #include "client/outside.h"
+#include "client/owner.h"
 #include "client/pin.h"
 #include "client/spec.h"
 #include "client/step.h"
@@ -132,26 +133,27 @@ static void set_defaults(struct kvw_cache *cache)
     cache->is_poisoning = poison != NULL && strcmp(poison, "0") != 0;
 }
 
-int cache_new(void *control, uint64_t control_bytes, void *pins, uint64_t pins_bytes,
-              void *data, uint64_t data_bytes, uint32_t rank, uint32_t slot,
+int cache_new(const struct cache_segments *segments, uint32_t rank, uint32_t slot,
               struct kvw_cache **out)
 {
+    void *control = segments->base[CACHE_CONTROL];
     struct kvw_refusal refusal;
 
     struct kvw_cache *cache = calloc(1, sizeof *cache);
     if (cache == NULL)
         return fail(-ENOMEM, "attach: no memory");
     cache->control = control;
-    cache->pins = pins;
-    cache->data = data;
+    cache->pins = segments->base[CACHE_PINS];
+    cache->data = segments->base[CACHE_DATA];
     cache->rank = rank;
     cache->slot = slot;
     set_defaults(cache);
     for (int i = 0; i < 3; i++)
         cache->fds[i] = -1; /* until all has succeeded they are the caller's */
 
-    int error = layout_control_read(control, control_bytes, pins_bytes, data_bytes,
-                                    &cache->geometry, &cache->layout, &refusal);
+    int error = layout_control_read(
+        control, segments->n_bytes[CACHE_CONTROL], segments->n_bytes[CACHE_PINS],
+        segments->n_bytes[CACHE_DATA], &cache->geometry, &cache->layout, &refusal);
     if (error != 0)
         error = fail(error == -EPROTO ? -KVW_ELAYOUT : -KVW_EGONE, "attach: %s",
                      refusal.text);
@@ -221,7 +223,7 @@ void cache_free(struct kvw_cache *cache)
     free(cache);
 }
 
-static int map_segment(int fd, bool is_writable, char **base, uint64_t *n_bytes)
+static int map_segment(int fd, bool is_writable, void **base, uint64_t *n_bytes)
 {
     struct stat status;
 
@@ -243,13 +245,7 @@ static int map_segment(int fd, bool is_writable, char **base, uint64_t *n_bytes)
     return 0;
 }
 
-/* The three segments of an attachment, as they come from the daemon. */
-struct segments {
-    char *base[3]; /* control, pins, data */
-    uint64_t n_bytes[3];
-};
-
-static void unmap_segments(struct segments *segments)
+static void unmap_segments(struct cache_segments *segments)
 {
     for (int i = 0; i < 3; i++) {
         if (segments->base[i] != NULL)
@@ -257,7 +253,8 @@ static void unmap_segments(struct segments *segments)
     }
 }
 
-static int map_segments(const int fds[3], bool is_reader, struct segments *segments)
+static int map_segments(const int fds[3], bool is_reader,
+                        struct cache_segments *segments)
 {
     for (int i = 0; i < 3; i++) {
         bool is_writable = !is_reader || i == 1;
@@ -304,7 +301,7 @@ int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
     const struct kvw_attach_options defaults = KVW_ATTACH_OPTIONS_INIT;
     struct kvw_message request = {.type = KVW_MESSAGE_ATTACH, .attach = {.rank = rank}};
     struct kvw_message answer;
-    struct segments segments = {0};
+    struct cache_segments segments = {0};
     struct kvw_cache *cache = NULL;
     int fds[3] = {-1, -1, -1};
 
@@ -316,7 +313,7 @@ int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
     if (!geometry_name_ok(name, KVW_NAME_MAX))
         return fail(-EINVAL, "attach: '%.70s' is no name of a cache", name);
     (void)snprintf(request.attach.name, sizeof request.attach.name, "%s", name);
-    error = client_call(client, &request, &answer, fds, 3, NULL, NULL);
+    error = owner_attach(client, &request, &answer, fds, options->owner_timeout_ns);
     if (error != 0)
         return error;
     error = map_segments(fds, rank == KVW_READER, &segments);
@@ -324,9 +321,7 @@ int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
         error = fail(error, "attach '%s': mapping its segments: %s", name,
                      strerror(-error));
     if (error == 0)
-        error = cache_new(segments.base[0], segments.n_bytes[0], segments.base[1],
-                          segments.n_bytes[1], segments.base[2], segments.n_bytes[2],
-                          rank, answer.attached.slot, &cache);
+        error = cache_new(&segments, rank, answer.attached.slot, &cache);
     if (error == 0)
         error = mirror_map(cache, fds[2]);
     if (error != 0) {
@@ -358,7 +353,7 @@ void kvw_detach(struct kvw_cache *cache)
     const uint64_t attachment = cache->attachment;
     const uint32_t slot = cache->slot;
     uint8_t uuid[16];
-    struct segments segments = {
+    struct cache_segments segments = {
         .base = {cache->control, cache->pins, cache->data},
         .n_bytes = {cache->layout.control_bytes, cache->layout.pins_bytes,
                     cache->layout.data_bytes},

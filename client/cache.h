@@ -89,19 +89,26 @@ struct kvw_cache {
     bool is_poisoning; /* begin fills the rows that it opens with NaN */
 };
 
+/* The memory of an attachment. */
+enum { CACHE_CONTROL, CACHE_PINS, CACHE_DATA, N_CACHE_SEGMENTS };
+
+struct cache_segments {
+    void *base[N_CACHE_SEGMENTS];
+    uint64_t n_bytes[N_CACHE_SEGMENTS];
+};
+
 /**
  * Make an attachment over segments that are mapped already. kvw_attach() does this with
  * the daemon's; tests do it with their own memory and no daemon at all.
  *
- * @param control,pins,data  Mapped segments; control made by layout_control_init().
- * @param rank               or KVW_READER.
- * @param slot               Of its pins, < KVW_ATTACHMENTS_MAX, used by nobody else.
+ * @param segments  Mapped, control made by layout_control_init(); not owned.
+ * @param rank      or KVW_READER.
+ * @param slot      Of its pins, < KVW_ATTACHMENTS_MAX, used by nobody else.
  * @return 0; -ENOMEM; -KVW_ELAYOUT, -KVW_EGONE or -EINVAL for a control segment that is
  *         not one. On success a rank has taken over its boards: nothing is open.
  */
-KVW_NODISCARD int cache_new(void *control, uint64_t control_bytes, void *pins,
-                            uint64_t pins_bytes, void *data, uint64_t data_bytes,
-                            uint32_t rank, uint32_t slot, struct kvw_cache **cache);
+KVW_NODISCARD int cache_new(const struct cache_segments *segments, uint32_t rank,
+                            uint32_t slot, struct kvw_cache **cache);
 
 /** The planes of a layer and lane as a view or slots show them, from head `head_first`.
  */

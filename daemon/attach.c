@@ -242,6 +242,10 @@ int attachment_serve_attach(struct daemon *daemon, struct client *client,
     int error = find_attachable(daemon, request->attach.name, &cache, refusal);
     if (error == 0)
         error = check_rank(client, cache, rank, refusal);
+    /* Who saw its owner die is not told that it lives. */
+    if (error == 0 && rank != KVW_RANK_READER && cache->owner[rank] != NULL &&
+        attachment_bury(daemon, cache->owner[rank]))
+        error = find_attachable(daemon, request->attach.name, &cache, refusal);
     if (error != 0)
         return error;
     struct attachment *holder = rank == KVW_RANK_READER ? NULL : cache->owner[rank];

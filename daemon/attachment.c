@@ -189,6 +189,18 @@ int attachment_refuse(const struct daemon *daemon, struct kvw_refusal *refusal)
                   daemon->n_attachments, KVW_ALL_ATTACHMENTS_MAX);
 }
 
+bool attachment_bury(struct daemon *daemon, struct attachment *attachment)
+{
+    if (!peer_is_dead(&attachment->peer))
+        return false;
+    log_peer(&daemon->log, LOG_INFO, "attachment died id %llu cache %s rank %d pid %u",
+             (unsigned long long)attachment->id, attachment->cache->meta.name,
+             attachment->rank == KVW_RANK_READER ? -1 : (int)attachment->rank,
+             attachment->peer.pid);
+    attachment_end(daemon, attachment, ENDING_DEAD);
+    return true;
+}
+
 void attachment_event(struct daemon *daemon, const struct ring_event *event)
 {
     struct attachment *attachment = event->tag.slot < KVW_ALL_ATTACHMENTS_MAX
@@ -198,13 +210,6 @@ void attachment_event(struct daemon *daemon, const struct ring_event *event)
     if (attachment == NULL || attachment->generation != event->tag.generation)
         return;
     /* The pidfd itself says whether, not the completion: that one can be an error. */
-    if (!peer_is_dead(&attachment->peer)) {
+    if (!attachment_bury(daemon, attachment))
         ring_poll(daemon->ring, attachment->peer.pidfd, POLLIN, tag_of(attachment));
-        return;
-    }
-    log_peer(&daemon->log, LOG_INFO, "attachment died id %llu cache %s rank %d pid %u",
-             (unsigned long long)attachment->id, attachment->cache->meta.name,
-             attachment->rank == KVW_RANK_READER ? -1 : (int)attachment->rank,
-             attachment->peer.pid);
-    attachment_end(daemon, attachment, ENDING_DEAD);
 }

@@ -60,6 +60,10 @@ KVW_NODISCARD int attachment_open_peer(const struct client *client, struct peer 
 void attachment_end(struct daemon *daemon, struct attachment *attachment,
                     enum ending ending);
 
+/** End it if its process is dead, whether or not its pidfd has fired yet. @return true if
+ *  so; the cache may be gone then. */
+bool attachment_bury(struct daemon *daemon, struct attachment *attachment);
+
 /** End one that its process does not learn of, as if it had never been. 0: none. */
 void attachment_undo(struct daemon *daemon, uint64_t id);
 

@@ -6,11 +6,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define ATTACH_TRIES \
-    200 /* at 50 ms: a rank of a job that is being killed may linger \
-         */
+#define OWNER_NS 10000000000ull /* a rank of a job that is being killed may linger */
 #define RECOVER_NS 30000000000ull
 
 int session_refused(struct fail *fail, const char *what, int error)
@@ -36,15 +33,11 @@ int session_heads(const struct session *session, uint32_t rank, struct share *he
 /* Attach as our rank, waiting for a dying owner to be gone. */
 static int attach(struct session *session, uint32_t rank, struct fail *fail)
 {
-    const struct timespec pause = {0, 50000000};
-    int result = -EBUSY;
+    struct kvw_attach_options options = KVW_ATTACH_OPTIONS_INIT;
 
-    for (int i = 0; i < ATTACH_TRIES && result == -EBUSY; i++) {
-        result = kvw_attach(session->client, session->plan.name, rank, NULL,
+    options.owner_timeout_ns = OWNER_NS;
+    int result = kvw_attach(session->client, session->plan.name, rank, &options,
                             &session->cache);
-        if (result == -EBUSY)
-            nanosleep(&pause, NULL);
-    }
     return result < 0 ? session_refused(fail, "attach", result) : 0;
 }
 

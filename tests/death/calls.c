@@ -167,10 +167,9 @@ static int run_detach(struct scene *s)
 
 static int run_take_over(struct scene *s)
 {
-    const struct stage *live = &s->live;
-    return cache_new(live->control, live->layout.control_bytes, live->pins,
-                     live->layout.pins_bytes, live->data, live->layout.data_bytes, 0, 0,
-                     &s->worker[0]);
+    const struct cache_segments segments = stage_segments(&s->live);
+
+    return cache_new(&segments, 0, 0, &s->worker[0]);
 }
 
 #define STEP .n_ranks = 1, .is_step = true

@@ -147,13 +147,20 @@ void stage_admit(const struct stage *stage, uint32_t rank)
     store_relaxed(&seat->state, KVW_SEAT_OWNED);
 }
 
+struct cache_segments stage_segments(const struct stage *stage)
+{
+    return (struct cache_segments){{stage->control, stage->pins, stage->data},
+                                   {stage->layout.control_bytes,
+                                    stage->layout.pins_bytes,
+                                    stage->layout.data_bytes}};
+}
+
 struct kvw_cache *stage_attach(const struct stage *stage, uint32_t rank, uint32_t slot)
 {
+    const struct cache_segments segments = stage_segments(stage);
     struct kvw_cache *cache = NULL;
 
-    OK(cache_new(stage->control, stage->layout.control_bytes, stage->pins,
-                 stage->layout.pins_bytes, stage->data, stage->layout.data_bytes, rank,
-                 slot, &cache));
+    OK(cache_new(&segments, rank, slot, &cache));
     if (cache == NULL)
         exit(1);
     cache->attachment = slot + 100;

@@ -87,6 +87,9 @@ void scene_copy(struct scene *scene);
 /** Bytes of the pin segment that this cache uses. */
 uint64_t stage_pins_used(const struct stage *stage);
 
+/** Its memory, as cache_new() wants it. */
+struct cache_segments stage_segments(const struct stage *stage);
+
 /** The daemon admits an owner or a reader (rank KVW_READER); then it attaches. */
 void stage_admit(const struct stage *stage, uint32_t rank);
 struct kvw_cache *stage_attach(const struct stage *stage, uint32_t rank, uint32_t slot);

@@ -15,6 +15,7 @@
 
 #include "client/board.h"
 #include "client/client.h"
+#include "client/owner.h"
 #include "client/step.h"
 #include "proto/base/align.h"
 #include "tests/fuzz/stage.h"
@@ -45,6 +46,13 @@ int client_call(struct kvw_client *client, struct kvw_message *request,
 {
     (void)client, (void)request, (void)answer, (void)fds, (void)n_fds, (void)progress,
         (void)context;
+    abort();
+}
+
+int owner_attach(struct kvw_client *client, struct kvw_message *request,
+                 struct kvw_message *answer, int fds[3], uint64_t timeout_ns)
+{
+    (void)client, (void)request, (void)answer, (void)fds, (void)timeout_ns;
     abort();
 }
 

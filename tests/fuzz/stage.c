@@ -90,10 +90,11 @@ int stage_attach(struct stage *stage, uint32_t place, uint32_t rank)
     struct kvw_cache *cache;
 
     stage_call_begins();
-    int error =
-        cache_new(from[STAGE_CONTROL], stage->n_bytes[STAGE_CONTROL],
-                  stage->base[STAGE_PINS], stage->n_bytes[STAGE_PINS], from[STAGE_DATA],
-                  stage->n_bytes[STAGE_DATA], rank, place, &cache);
+    const struct cache_segments segments = {
+        {from[STAGE_CONTROL], stage->base[STAGE_PINS], from[STAGE_DATA]},
+        {stage->n_bytes[STAGE_CONTROL], stage->n_bytes[STAGE_PINS],
+         stage->n_bytes[STAGE_DATA]}};
+    int error = cache_new(&segments, rank, place, &cache);
     if (error != 0)
         return error;
     cache->options.timeout_ns = 1;

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "client/cache.h"
+#include "client/wire.h"
 #include "tests/integration/node.h"
 
 static struct node node;
@@ -196,15 +197,77 @@ Test(processes, stopped_worker_keeps_its_rank_until_it_is_dead)
     cr_assert_eq(kvw_attach(node.client, "c", 0, NULL, &cache), -EBUSY);
 
     worker_kill(&worker);
-    int error = -EBUSY;
-    for (int tries = 0; tries < 500 && error == -EBUSY; tries++) {
-        error = kvw_attach(node.client, "c", 0, NULL, &cache);
-        if (error == -EBUSY)
-            poll(NULL, 0, 5); /* until the daemon has seen the pidfd */
-    }
-    OK(error);
+    cache = attach(0); /* who saw it die is not told that it lives */
     cr_assert_eq(check_rows(cache), 4);
     kvw_detach(cache);
+}
+
+static int attach_patiently(uint64_t timeout_ns, struct kvw_cache **cache)
+{
+    struct kvw_attach_options options = KVW_ATTACH_OPTIONS_INIT;
+
+    options.owner_timeout_ns = timeout_ns;
+    return kvw_attach(node.client, "c", 0, &options, cache);
+}
+
+Test(processes, attach_waits_for_the_end_of_who_holds_the_rank)
+{
+    struct worker worker;
+    struct kvw_cache *cache;
+    create(1);
+    worker_start(&node, run_rank_0, &worker);
+    cr_assert_eq(worker_ask(&worker, 'r'), 0);
+    pid_t killer = fork();
+    if (killer == 0) {
+        poll(NULL, 0,
+             50); /* likely, not surely, after the wait has begun: both must work */
+        kill(worker.pid, SIGKILL);
+        _exit(0);
+    }
+
+    OK(attach_patiently(KVW_NO_TIMEOUT, &cache));
+
+    cr_assert_eq(check_rows(cache), 4);
+    waitpid(killer, NULL, 0);
+    worker_kill(&worker);
+    kvw_detach(cache);
+}
+
+Test(processes, attach_waits_no_longer_than_it_was_told)
+{
+    struct worker worker;
+    struct kvw_cache *cache;
+    char pid[32];
+    create(1);
+    worker_start(&node, run_rank_0, &worker);
+    cr_assert_eq(worker_ask(&worker, 'r'), 0);
+    const uint64_t begin_ms = wire_now_ms();
+
+    cr_assert_eq(attach_patiently(50000000, &cache), -EBUSY);
+
+    cr_assert_geq(wire_now_ms() - begin_ms, 50);
+    snprintf(pid, sizeof pid, "%d", worker.pid);
+    cr_assert_not_null(strstr(kvw_last_error(), pid), "%s", kvw_last_error());
+    worker_end(&worker);
+}
+
+/* It lives on; the daemon is asked once more. */
+Test(processes, attach_sees_a_detach_when_the_time_is_over)
+{
+    struct worker worker;
+    struct kvw_cache *cache;
+    create(1);
+    worker_start(&node, run_rank_0, &worker);
+    cr_assert_eq(worker_ask(&worker, 'r'), 0);
+    cr_assert_eq(write(worker.commands, "d", 1), 1);
+
+    OK(attach_patiently(300000000, &cache));
+
+    char answer = 1;
+    cr_assert_eq(read(worker.answers, &answer, 1), 1);
+    cr_assert_eq(answer, 0);
+    kvw_detach(cache);
+    worker_end(&worker);
 }
 
 Test(processes, wait_ends_when_whom_it_waits_for_dies)

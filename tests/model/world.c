@@ -111,10 +111,12 @@ int world_attach(struct world *world, uint32_t seat)
         store_relaxed(&of->pid, 1);
         store_relaxed(&of->state, KVW_SEAT_OWNED);
     }
+    const struct cache_segments segments = {
+        {world->control, aligned_pins(world), world->data},
+        {world->layout.control_bytes, world->layout.pins_bytes,
+         world->layout.data_bytes}};
     int error =
-        cache_new(world->control, world->layout.control_bytes, aligned_pins(world),
-                  world->layout.pins_bytes, world->data, world->layout.data_bytes,
-                  is_rank ? seat : KVW_READER, slot, &world->seat[seat]);
+        cache_new(&segments, is_rank ? seat : KVW_READER, slot, &world->seat[seat]);
     if (error != 0)
         return error;
     world->is_slot_used[slot] = true;

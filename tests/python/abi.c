@@ -20,7 +20,7 @@
            sizeof(((struct name *)0)->field))
 #define CONSTANT(name) printf("constant %s %" PRIu64 "\n", #name, (uint64_t)(name))
 
-static void print_structs(void)
+static void print_spec(void)
 {
     STRUCT(kvw_spec_plane);
     FIELD(kvw_spec_plane, name);
@@ -68,11 +68,16 @@ static void print_structs(void)
     FIELD(kvw_spec_bytes, group_bytes);
     FIELD(kvw_spec_bytes, layer_bytes);
     FIELD(kvw_spec_bytes, rank_bytes);
+}
+
+static void print_attachment(void)
+{
     STRUCT(kvw_attach_options);
     FIELD(kvw_attach_options, size);
     FIELD(kvw_attach_options, pin_policy);
     FIELD(kvw_attach_options, timeout_ns);
     FIELD(kvw_attach_options, spin_us);
+    FIELD(kvw_attach_options, owner_timeout_ns);
     STRUCT(kvw_part);
     FIELD(kvw_part, head_first);
     FIELD(kvw_part, n_heads);
@@ -82,6 +87,10 @@ static void print_structs(void)
     FIELD(kvw_part, n_lanes);
     STRUCT(kvw_layer);
     FIELD(kvw_layer, index);
+}
+
+static void print_steps(void)
+{
     STRUCT(kvw_item);
     FIELD(kvw_item, group);
     FIELD(kvw_item, has_epoch);
@@ -98,6 +107,10 @@ static void print_structs(void)
     FIELD(kvw_source, data);
     FIELD(kvw_source, row_bytes);
     FIELD(kvw_source, head_bytes);
+}
+
+static void print_views(void)
+{
     STRUCT(kvw_piece);
     FIELD(kvw_piece, row);
     FIELD(kvw_piece, position);
@@ -141,6 +154,10 @@ static void print_structs(void)
     FIELD(kvw_view, ranks);
     FIELD(kvw_view, plane);
     FIELD(kvw_view, piece);
+}
+
+static void print_states(void)
+{
     STRUCT(kvw_group_state);
     FIELD(kvw_group_state, rows);
     FIELD(kvw_group_state, evicted);
@@ -173,6 +190,10 @@ static void print_structs(void)
     FIELD(kvw_verified, n_boards_skipped);
     FIELD(kvw_verified, has_checksums);
     FIELD(kvw_verified, reserved);
+}
+
+static void print_attention(void)
+{
     STRUCT(kvw_rope_table);
     FIELD(kvw_rope_table, cos);
     FIELD(kvw_rope_table, sin);
@@ -227,6 +248,10 @@ static void print_structs(void)
     FIELD(kvw_attn_args, lse_row_stride);
     FIELD(kvw_attn_args, lse_head_stride);
     FIELD(kvw_attn_args, n_threads);
+}
+
+static void print_conversion(void)
+{
     STRUCT(kvw_convert_args);
     FIELD(kvw_convert_args, src);
     FIELD(kvw_convert_args, src_row_stride);
@@ -272,7 +297,13 @@ static void print_constants(void)
 
 int main(void)
 {
-    print_structs();
+    print_spec();
+    print_attachment();
+    print_steps();
+    print_views();
+    print_states();
+    print_attention();
+    print_conversion();
     print_constants();
     return 0;
 }

@@ -156,11 +156,10 @@ class Trace:
                     self._file.write(struct.pack("<QQ", at, piece.v - view.plane[1].base))
                     return
         self._op(_NONE)
-        item = {0: 4}.get(args.kv_type, 4)
         self._bytes(_strided(piece.k, piece.n_rows, piece.k_row_stride, args.n_kv_heads,
-                             piece.k_head_stride, args.head_dim_k, item))
+                             piece.k_head_stride, args.head_dim_k))
         self._bytes(_strided(piece.v, piece.n_rows, piece.v_row_stride, args.n_kv_heads,
-                             piece.v_head_stride, args.head_dim_v, item))
+                             piece.v_head_stride, args.head_dim_v))
 
     def _rope(self, address):
         if not address:
@@ -172,9 +171,9 @@ class Trace:
             self._bytes(c.string_at(part, table.n_positions * table.row_stride))
 
 
-def _strided(address, n, row_stride, heads, head_stride, elems, item=4):
-    """[n, heads, elems] packed."""
-    return b"".join(c.string_at(address + r * row_stride + h * head_stride, elems * item)
+def _strided(address, n, row_stride, heads, head_stride, elems):
+    """[n, heads, elems] of float, packed."""
+    return b"".join(c.string_at(address + r * row_stride + h * head_stride, elems * 4)
                     for r in range(n) for h in range(heads))
 
 

@@ -9,6 +9,7 @@
 
 #include "client/client.h"
 #include "client/outside.h"
+#include "client/owner.h"
 #include "client/spec.h"
 #include "client/step.h"
 #include "proto/base/align.h"
@@ -82,6 +83,17 @@ int client_call(struct kvw_client *client, struct kvw_message *request,
     abort();
 }
 
+int owner_attach(struct kvw_client *client, struct kvw_message *request,
+                 struct kvw_message *answer, int fds[3], uint64_t timeout_ns)
+{
+    (void)client;
+    (void)request;
+    (void)answer;
+    (void)fds;
+    (void)timeout_ns;
+    abort();
+}
+
 /* ------------------------------------------------------------------- build ----------
  */
 
@@ -127,11 +139,12 @@ static void make_geometry(const struct scene_shape *shape,
 static struct kvw_cache *attach(uint32_t rank, uint32_t slot)
 {
     const struct scene *here = &scene_here;
+    const struct cache_segments segments = {
+        {here->control, here->pins, here->data},
+        {here->layout.control_bytes, here->layout.pins_bytes, here->layout.data_bytes}};
     struct kvw_cache *cache = NULL;
 
-    int error = cache_new(here->control, here->layout.control_bytes, here->pins,
-                          here->layout.pins_bytes, here->data, here->layout.data_bytes,
-                          rank, slot, &cache);
+    int error = cache_new(&segments, rank, slot, &cache);
     if (error != 0)
         explore_fail("attach: %d: %s", error, kvw_last_error());
     cache->options.timeout_ns = here->shape.timeout_ns;

@@ -154,9 +154,10 @@ static struct kvw_cache *attach(uint32_t actor)
         store_relaxed(&seat->incarnation, load_relaxed(&seat->incarnation) + 1);
         store_release(&seat->state, KVW_SEAT_OWNED);
     }
-    int error = cache_new(here.control, here.layout.control_bytes, here.pins,
-                          here.layout.pins_bytes, here.data, here.layout.data_bytes,
-                          rank_of(actor), actor, &cache);
+    const struct cache_segments segments = {
+        {here.control, here.pins, here.data},
+        {here.layout.control_bytes, here.layout.pins_bytes, here.layout.data_bytes}};
+    int error = cache_new(&segments, rank_of(actor), actor, &cache);
     pthread_mutex_unlock(&here.lock);
     MUST(error == 0, "attach: %d", error);
     cache->options.pin_policy = here.run.pin_policy;

@@ -353,23 +353,27 @@ struct kvw_attach_options {
     uint32_t pin_policy; /* enum kvw_pin_policy, default KVW_PIN_WAIT */
     uint64_t timeout_ns; /* of begin and of every other step, default 30 s */
     uint32_t spin_us;    /* spin before a wait sleeps, default 30 */
+    /* How long to wait for the end of a process that holds the rank, default 0. */
+    uint64_t owner_timeout_ns;
 };
 
-#define KVW_ATTACH_OPTIONS_INIT                                             \
-    {                                                                       \
-        sizeof(struct kvw_attach_options), KVW_PIN_WAIT, 30000000000ull, 30 \
+#define KVW_ATTACH_OPTIONS_INIT                                                \
+    {                                                                          \
+        sizeof(struct kvw_attach_options), KVW_PIN_WAIT, 30000000000ull, 30, 0 \
     }
 
 /**
  * Attach to a cache as a rank, or as a reader. Costs the same for any size of cache.
  * The owner before, if it died, is taken over: its open chunk is forgotten, its commits
- * stay.
+ * stay. One that is about to end, as after a job was killed, can be waited for
+ * (owner_timeout_ns): for the end of its process, not for its detach, which is seen when
+ * the time is over.
  *
  * @param rank  0 <= rank < n_ranks, or KVW_READER.
  * @param options  NULL for the defaults.
- * @return 0; -ENOENT (no such cache), -EBUSY (a live process holds the rank; the text
- *         names it), -ERANGE, -EACCES, -EMFILE (attachments of the cache), -EDQUOT (of
- *         the user), -KVW_EGONE.
+ * @return 0; -ENOENT (no such cache), -EBUSY (a live process holds the rank, and did for
+ *         all of owner_timeout_ns; the text names it), -ERANGE, -EACCES, -EMFILE
+ *         (attachments of the cache), -EDQUOT (of the user), -KVW_EGONE.
  */
 KVW_API int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
                        const struct kvw_attach_options *options,

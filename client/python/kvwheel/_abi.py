@@ -111,6 +111,7 @@ class kvw_attach_options(c.Structure):
         ("pin_policy", c.c_uint32),
         ("timeout_ns", c.c_uint64),
         ("spin_us", c.c_uint32),
+        ("owner_timeout_ns", c.c_uint64),
     ]
 
 
