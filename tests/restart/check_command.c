@@ -134,6 +134,28 @@ Test(restart, another_layout_is_refused_in_words_and_the_old_program_goes_on)
     cr_assert_str_eq(after.degraded, before.degraded);
 }
 
+Test(restart, program_that_never_serves_is_given_up_and_the_old_program_goes_on)
+{
+    struct roller roller;
+    create("c", 1);
+    roller_start(&roller, stage.node.socket, "c", 0);
+    struct kvw_message_status_is before = stage_status(&stage);
+
+    stage_install(&stage, "kvwheeld-mute");
+    cr_assert_eq(stage_run(&stage, text, sizeof text, "restart"), 4, "%s", text);
+
+    expect_text("ended before it served (signal 9)");
+    struct kvw_message_status_is after = stage_status(&stage);
+    cr_assert_str_eq(after.version, before.version);
+    cr_assert_eq(after.keeper_pid, before.keeper_pid);
+    cr_assert_not(stage_runs_installed(&stage, (pid_t)after.keeper_pid));
+    cr_assert_eq(after.n_caches, 1);
+    cr_assert_eq(after.n_attachments, 1);
+    roller_await(&roller, 20);
+    cr_assert_eq(roller_ask(&roller), 0);
+    roller_end(&roller);
+}
+
 Test(restart, another_layout_is_welcome_where_nothing_is_kept)
 {
     stage_install(&stage, "kvwheeld-other");

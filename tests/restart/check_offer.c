@@ -304,6 +304,32 @@ Test(offer, of_a_reader_waits_for_a_worker)
     worker_end(&a);
 }
 
+/* A reader that makes no call is not known to live. */
+Test(offer, pin_that_nobody_comes_back_for_vanishes_and_its_reader_learns_it)
+{
+    struct worker a;
+    struct kvw_cache *reader;
+    struct kvw_view view;
+    create("c", 1, KVW_LIFETIME_KEEP);
+    worker_start(&stage.node, run_rank_0, &a);
+    for (int i = 0; i < 5; i++)
+        cr_assert_eq(worker_ask(&a, 'r'), 0);
+    OK(kvw_attach(stage.node.client, "c", KVW_READER, NULL, &reader));
+    OK(kvw_get(reader, 0, (struct kvw_layer){1}, KVW_COMMITTED, &view));
+
+    kill_both();
+    stage_install(&stage, "kvwheeld-hasty");
+    start_again();
+    cr_assert_eq(worker_ask(&a, 'q'), 0);
+
+    for (int i = 0; i < 5; i++)
+        cr_assert_eq(worker_ask(&a, 'r'), 0);
+    cr_assert_eq(kvw_release(reader, &view), -KVW_EOVERRUN);
+    cr_assert_eq(check_rows(reader), 40);
+    kvw_detach(reader);
+    worker_end(&a);
+}
+
 Test(offer, is_refused_when_the_name_is_another_caches)
 {
     struct worker a;

@@ -25,7 +25,7 @@ void stage_start(struct stage *stage);
 /** Stop it and remove the folder. */
 void stage_stop(struct stage *stage);
 
-/** Install another program, by rename: `kvwheeld`, `kvwheeld-next`, `kvwheeld-other`, or
+/** Install another program, by rename: `kvwheeld`, another one of CMakeLists.txt, or
  * a file of these bytes. */
 void stage_install(struct stage *stage, const char *name);
 void stage_install_bytes(struct stage *stage, const char *bytes);
