@@ -145,7 +145,7 @@ static int adopt_cache(struct daemon *daemon, struct store_entry *entry,
         return drop_entry(daemon, entry->name, error, "its segments cannot be mapped");
     }
     cache->state = CACHE_READY;
-    cache->used_ns = host_wall_ns();
+    cache_recall_use(cache);
     cache_start_expiry(cache);
     daemon->last_cache_id = max_u64(daemon->last_cache_id, cache->meta.id);
     error = check_control(cache, &refusal);

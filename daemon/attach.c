@@ -258,7 +258,7 @@ int attachment_serve_attach(struct daemon *daemon, struct client *client,
     reply->message.type = KVW_MESSAGE_ATTACHED;
     error = enter(daemon, client, cache, rank, reply, refusal);
     if (error == 0)
-        cache->used_ns = host_wall_ns();
+        cache_touch(cache);
     else if (cache->n_attachments == 0 && cache->expires_ns == NEVER_NS)
         cache_start_expiry(cache); /* as it was before */
     return error;

@@ -153,6 +153,9 @@ void attachment_end(struct daemon *daemon, struct attachment *attachment,
 {
     struct cache *cache = attachment->cache;
 
+    /* Before the store forgets it: a daemon that finds nobody attached knows since when. */
+    if (ending != ENDING_UNDONE)
+        cache_touch(cache);
     if (attachment->rank != KVW_RANK_READER)
         leave_seat(attachment, ending);
     clear_pins(cache, attachment->slot);

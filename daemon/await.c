@@ -92,6 +92,7 @@ static uint64_t sweep(struct daemon *daemon, struct cache *cache, uint64_t now_n
     bool is_any = await_is_any(cache);
 
     if (cache->is_awaiting && !is_any && cache->n_attachments == 0) {
+        cache_touch(cache);
         cache_unused(daemon, cache);
         return NEVER_NS;
     }

@@ -159,15 +159,33 @@ uint64_t cache_remove(struct daemon *daemon, struct cache *cache)
     return 0;
 }
 
+void cache_touch(struct cache *cache)
+{
+    cache->used_ns = host_wall_ns();
+    segment_stamp(cache->meta_fd, cache->used_ns);
+}
+
+void cache_recall_use(struct cache *cache)
+{
+    const uint64_t wall_ns = host_wall_ns();
+
+    /* The wall clock can go back. */
+    if (!segment_stamped(cache->meta_fd, &cache->used_ns) || cache->used_ns > wall_ns)
+        cache->used_ns = wall_ns;
+}
+
 void cache_start_expiry(struct cache *cache)
 {
+    const uint64_t wall_ns = host_wall_ns();
+    const uint64_t ttl_ns = cache->meta.ttl_seconds * 1000000000ull;
+    const uint64_t unused_ns = wall_ns > cache->used_ns ? wall_ns - cache->used_ns : 0;
+
     if (cache->meta.lifetime == LIFETIME_TTL)
-        cache->expires_ns = host_now_ns() + cache->meta.ttl_seconds * 1000000000ull;
+        cache->expires_ns = host_now_ns() + ttl_ns - min_u64(unused_ns, ttl_ns);
 }
 
 void cache_unused(struct daemon *daemon, struct cache *cache)
 {
-    cache->used_ns = host_wall_ns();
     if (cache->n_attachments > 0)
         return;
     if (cache->state == CACHE_REMOVED) {

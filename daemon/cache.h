@@ -54,7 +54,14 @@ void cache_mark_removed(struct daemon *daemon, struct cache *cache);
 /** An attachment has ended: apply the lifetime. The cache may be gone afterwards. */
 void cache_unused(struct daemon *daemon, struct cache *cache);
 
-/** Start (again) the time that an unused cache has to live. */
+/** It is used now: gc and the time to live count from here, also for the next daemon (the
+ *  record's memfd carries the time). */
+void cache_touch(struct cache *cache);
+
+/** Learn from the record when it was used last. */
+void cache_recall_use(struct cache *cache);
+
+/** Start (again) the time that an unused cache has to live since its last use. */
 void cache_start_expiry(struct cache *cache);
 
 /** Remove what has expired. @return when the next one does, or NEVER_NS. */

@@ -179,7 +179,7 @@ void create_allocated(struct daemon *daemon, const struct ring_event *event)
         fail_with_errno(daemon, cache, what, error);
         return;
     }
-    cache->used_ns = host_wall_ns();
+    cache_touch(cache);
     cache_start_expiry(cache);
     log_line(&daemon->log, LOG_INFO, "cache created name %s id %llu bytes %llu uid %u",
              cache->meta.name, (unsigned long long)cache->meta.id,

@@ -236,7 +236,7 @@ static int fill_cache(struct cache *cache, struct offered *offered,
     cache->total_bytes = offered->layout.control_bytes + offered->layout.pins_bytes +
                          offered->layout.data_bytes;
     cache->state = CACHE_READY;
-    cache->used_ns = host_wall_ns();
+    cache_touch(cache);
     return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "proto/base/cleanup.h"
@@ -21,6 +22,7 @@
 
 #define SEALS_SIZE (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define SEALS_FROZEN (SEALS_SIZE | F_SEAL_WRITE)
+#define NS_PER_S 1000000000ull
 #define NAME_BYTES 128
 
 static int memfd_open(const char *name)
@@ -126,6 +128,26 @@ int segment_freeze(const char *name, const void *bytes, uint64_t n_bytes)
     if (fcntl(fd, F_ADD_SEALS, SEALS_FROZEN) < 0)
         return -errno;
     return take_fd(&fd);
+}
+
+void segment_stamp(int fd, uint64_t wall_ns)
+{
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
+                                      {.tv_sec = (time_t)(wall_ns / NS_PER_S),
+                                       .tv_nsec = (long)(wall_ns % NS_PER_S)}};
+
+    (void)futimens(fd, times); /* without it, the time before is remembered */
+}
+
+bool segment_stamped(int fd, uint64_t *wall_ns)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) < 0)
+        return false;
+    *wall_ns =
+        (uint64_t)status.st_mtim.tv_sec * NS_PER_S + (uint64_t)status.st_mtim.tv_nsec;
+    return true;
 }
 
 int segment_thaw(int fd, void *bytes, uint64_t n_bytes)

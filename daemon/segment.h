@@ -52,6 +52,12 @@ bool segment_is_same(const struct segment *a, const struct segment *b);
  */
 KVW_NODISCARD int segment_freeze(const char *name, const void *bytes, uint64_t n_bytes);
 
+/** Write down a time (CLOCK_REALTIME) beside the bytes of a memfd, a frozen one, too. */
+void segment_stamp(int fd, uint64_t wall_ns);
+
+/** The time of the last segment_stamp() or write. @return false: it cannot be told. */
+KVW_NODISCARD bool segment_stamped(int fd, uint64_t *wall_ns);
+
 /** Read a frozen memfd of exactly `n_bytes`. @return 0; -EINVAL (it is none); another
  * -errno: it cannot be read now. */
 KVW_NODISCARD int segment_thaw(int fd, void *bytes, uint64_t n_bytes);

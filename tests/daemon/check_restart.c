@@ -158,6 +158,39 @@ static bool seat_is(void *context)
     return load_acquire(&seat_of(wait->place, wait->rank)->state) == wait->state;
 }
 
+static uint64_t used_ns(const char *name)
+{
+    cr_assert_eq(ask_stat(client, name, &answer), 0);
+    return answer.stated.used_ns;
+}
+
+/* The time to live and gc's idle time go on from the last use. */
+Test(restart, last_use_is_remembered_and_time_to_live_goes_on)
+{
+    struct kvw_geometry geometry = small_geometry(8);
+    struct place place;
+
+    cr_assert_eq(ask_create(client, "t", &geometry, TTL, 1, &answer), 0);
+    create("k", KEEP);
+    cr_assert_eq(ask_attach(client, "t", 0, &place, &answer), 0);
+    cr_assert_eq(ask_detach(client, place.attachment, &answer), 0);
+    place_close(&place);
+    const uint64_t let_go_ns = used_ns("t");
+    const uint64_t created_ns = used_ns("k");
+
+    kill_daemon();
+    cr_assert_eq(used_ns("t"), let_go_ns);
+    cr_assert_eq(used_ns("k"), created_ns);
+    /* None of these daemons lives for so long: were the time to start again, it would not
+     * end. */
+    const uint64_t begin_ns = now_ns();
+    while (ask_stat(client, "t", &answer) == 0 && now_ns() - begin_ns < 20000000000ull)
+        kill_daemon();
+
+    cr_assert_eq(ask_stat(client, "t", &answer), -ENOENT);
+    cr_assert_eq(used_ns("k"), created_ns);
+}
+
 Test(restart, who_lives_is_known_to_the_next_daemon)
 {
     struct place place;

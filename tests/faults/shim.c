@@ -157,6 +157,7 @@ FAULTY(int, lstat, (const char *path, struct stat *status), (path, status), -1, 
 FAULTY(int, mkdir, (const char *path, mode_t mode), (path, mode), -1, ENOSPC, ENOMEM)
 FAULTY(int, chmod, (const char *path, mode_t mode), (path, mode), -1, ENOMEM, EROFS)
 FAULTY(int, fchmod, (int fd, mode_t mode), (fd, mode), -1, EPERM)
+FAULTY(int, futimens, (int fd, const struct timespec times[2]), (fd, times), -1, EPERM)
 FAULTY(int, flock, (int fd, int operation), (fd, operation), -1, ENOLCK, EINTR)
 FAULTY(int, unlink, (const char *path), (path), -1, ENOMEM, EIO)
 FAULTY(int, access, (const char *path, int mode), (path, mode), -1, ENOMEM)
