@@ -145,7 +145,7 @@ def random_weights(config: dict, rng: np.random.Generator) -> dict[str, np.ndarr
     return weights
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description="Write a Llama folder with random weights (for tests).",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -171,7 +171,7 @@ def main() -> int:
         "--shards", type=int, default=1, help="files; above 1 with an index"
     )
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     sizes = "layers hidden heads kv_heads head_dim intermediate vocab max_positions"
     for name in sizes.split() + ["shards"]:

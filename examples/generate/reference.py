@@ -225,7 +225,7 @@ def write_logits(path: Path, steps: list[Tensor]) -> None:
         raise SystemExit("reference: --logits wants a name that ends in .npy or .f64")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -247,7 +247,7 @@ def main() -> int:
     parser.add_argument("--logits", type=Path, help="write every step's logits here")
     parser.add_argument("--json", action="store_true", help="JSON for --prompt and --nll")
     parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.window and not 0 <= args.sink < args.window:
         parser.error("--sink must be at least 0 and less than --window")
     if args.logits and args.logits.suffix not in (".npy", ".f64"):

@@ -8,7 +8,7 @@ usage: check_ranks.py [long]
 import json
 import sys
 
-from harness import MODEL, PROMPT, Node, by_speed, check, result, run
+from harness import MODEL, PROMPT, Node, by_speed, check, result, run, together
 
 IS_LONG = sys.argv[1:] == ["long"]
 TOKENS = 2000 if IS_LONG else by_speed(300, 300, 60)
@@ -33,12 +33,15 @@ def check_result(got, ranks):
 
 def check_generation(node):
     for how in (("--greedy",), SAMPLED):
-        wanted = None
-        for ranks, chunk in ((1, 32), (2, 32), (3, 5), (4, 1)):
-            got = result(ranks, node, "--prompt", PROMPT, "--tokens", TOKENS,
-                         "--chunk", chunk, *WINDOW, *how)
+        ways = ((1, 32), (2, 32), (3, 5), (4, 1))
+        all_got = together(
+            lambda ranks=ranks, chunk=chunk: result(
+                ranks, node, "--prompt", PROMPT, "--tokens", TOKENS, "--chunk", chunk,
+                *WINDOW, *how)
+            for ranks, chunk in ways)
+        wanted = all_got[0]["tokens"]
+        for (ranks, chunk), got in zip(ways, all_got):
             check_result(got, ranks)
-            wanted = wanted or got["tokens"]
             check(got["tokens"] == wanted, f"{ranks} ranks, {how}: other tokens")
             print(f"{ranks} ranks, chunk {chunk}, {how}: same {TOKENS} tokens, "
                   f"{got['tokens_per_second']:.0f} a second")
@@ -51,13 +54,12 @@ def check_long_prompt(node):
     """A prompt past the window: chunks do not change what follows, with both rules."""
     prompt = (MODEL / "TRAINING.md").read_text(errors="ignore")[:SCORED]
     for positions in ("window", "absolute"):
-        tokens = {
-            chunk: result(ranks, node, "--prompt", prompt, "--tokens", 20, "--greedy",
-                          "--window", W // 4, "--sink", 4, "--chunk", chunk,
-                          "--positions", positions)["tokens"]
-            for ranks, chunk in ((1, 1), (1, 32), (2, 7), (1, 200))
-        }
-        check(len(set(map(str, tokens.values()))) == 1, f"chunks, {positions}")
+        tokens = together(
+            lambda ranks=ranks, chunk=chunk: result(
+                ranks, node, "--prompt", prompt, "--tokens", 20, "--greedy", "--window",
+                W // 4, "--sink", 4, "--chunk", chunk, "--positions", positions)["tokens"]
+            for ranks, chunk in ((1, 1), (1, 32), (2, 7), (1, 200)))
+        check(len(set(map(str, tokens))) == 1, f"chunks, {positions}")
 
 
 def check_score(node):
@@ -65,11 +67,11 @@ def check_score(node):
     path = node.folder / "scored.txt"
     path.write_bytes((MODEL / "TRAINING.md").read_bytes()[:SCORED])
     for positions in ("window", "absolute"):
-        seen = set()
-        for ranks, chunk in ((1, 1), (2, 1), (4, 1), (3, 16)):
-            got = run(ranks, node, "--nll", path, "--nll-chunk", chunk, *WINDOW,
-                      "--positions", positions).stdout
-            seen.add(got)
+        seen = set(together(
+            lambda ranks=ranks, chunk=chunk: run(
+                ranks, node, "--nll", path, "--nll-chunk", chunk, *WINDOW, "--positions",
+                positions).stdout
+            for ranks, chunk in ((1, 1), (2, 1), (4, 1), (3, 16))))
         check(len(seen) == 1, f"digits of the score, {positions}: {seen}")
         print(f"{positions}: {seen.pop().decode().strip()}")
 

@@ -6,11 +6,10 @@ Bounds are relative to the reference in double precision, with K and V rounded a
 """
 
 import json
-import subprocess
 
-from harness import EXAMPLE, MODEL, PROMPT, Node, by_speed, check, python_with, result
+from harness import MODEL, PROMPT, Node, by_speed, check, output_of, programs, result
 
-PYTHON = python_with("torch")
+REFERENCE, _ = programs()
 BYTES = by_speed(400, 300, 100)
 TOKENS = by_speed(200, 200, 60)
 WINDOW = ("--window", by_speed(64, 64, 30), "--sink", 4)
@@ -18,11 +17,7 @@ BOUND = {"f32": 1e-4, "f16": 5e-4, "bf16": 2e-3}
 
 
 def reference(*flags):
-    done = subprocess.run(
-        [PYTHON, EXAMPLE / "reference.py", MODEL, *map(str, flags)], check=True,
-        capture_output=True, text=True,
-    )
-    return json.loads(done.stdout)
+    return json.loads(output_of(REFERENCE, MODEL, *flags))
 
 
 node = Node()

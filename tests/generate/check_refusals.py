@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot be done is refused by all ranks with one message and a code of its own."""
+"""What cannot be done is refused with one message and a code of its own; by all ranks, which
+one refusal of each kind tries."""
 
 import json
 import shutil
 import struct
 
+import harness
 from harness import (IO, MODEL, PROMPT, RANKS, REFUSED_CACHE, REFUSED_MODEL, USAGE, Node,
-                     check, refused, run)
+                     check, run, together)
 
 GO = ("--prompt", PROMPT, "--tokens", 3)
+ALL = []  # to be made together
+
+
+def refused(*arguments, **model):
+    ALL.append(lambda: harness.refused(*arguments, **model))
 
 
 def copy_model(node, name):
@@ -44,13 +51,13 @@ def check_flags(node):
     refused(1, node, USAGE, "--tokens", "--prompt", PROMPT, "--tokens", "many")
     refused(1, node, USAGE, "--dtype", *GO, "--dtype", "f64")
     refused(1, node, USAGE, "--temperature", *GO, "--temperature", 0)
-    refused(2, node, USAGE, "unknown", *GO, "--no-such-flag")
+    refused(1, node, USAGE, "unknown", *GO, "--no-such-flag")
     refused(1, node, USAGE, "--prompt")
     refused(1, node, USAGE, "one token at least", "--prompt", "")
     refused(1, node, USAGE, "below vocab_size 256", "--prompt-ids", "1,256")
     refused(1, node, USAGE, "--chunk", *GO, "--chunk", 0)
     refused(2, node, IO, "No such file", "--nll", node.folder / "missing")
-    refused(2, node, IO, "--logits", *GO, "--logits", "/no/such/folder/file")
+    refused(1, node, IO, "--logits", *GO, "--logits", "/no/such/folder/file")
     refused(5, node, RANKS, "num_key_value_heads", *GO)
     shown = run(2, node, "--help").stdout.decode()
     check(shown.count("usage:") == 1 and "exit:" in shown, "--help, once")
@@ -65,7 +72,8 @@ def check_config(node):
         ("inter", {"intermediate_size": 511}, "config.json needs [511, 192]"),
         ("untied", {"tie_word_embeddings": False}, "lm_head.weight is missing"),
     ):
-        refused(2, node, REFUSED_MODEL, text, *GO, model=change_config(node, name, **fields))
+        refused(2 if name == "untied" else 1, node, REFUSED_MODEL, text, *GO,
+                model=change_config(node, name, **fields))
     refused(1, node, REFUSED_MODEL, "No such file", *GO, model=node.folder / "no-model")
 
 
@@ -95,13 +103,15 @@ def check_weights(node):
         ("overlap", overlap, "overlap"),
         ("lost", lose, f"{norm} is missing"),
     ):
-        refused(2, node, REFUSED_MODEL, text, *GO, model=change_header(node, name, change))
+        refused(2 if name == "lost" else 1, node, REFUSED_MODEL, text, *GO,
+                model=change_header(node, name, change))
 
     for name, keep in (("short", 100), ("shorter", 4), ("empty", 0), ("cut", -8)):
         folder = copy_model(node, name)
         raw = (folder / "model.safetensors").read_bytes()
         (folder / "model.safetensors").write_bytes(raw[:keep])
-        refused(2, node, REFUSED_MODEL, "model.safetensors", *GO, model=folder)
+        refused(2 if name == "cut" else 1, node, REFUSED_MODEL, "model.safetensors", *GO,
+                model=folder)
     folder = copy_model(node, "length")
     raw = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 63) + raw[8:])
@@ -120,4 +130,6 @@ check_flags(node)
 check_config(node)
 check_weights(node)
 check_daemon(node)
+together(ALL)
+print(f"{len(ALL)} refusals")
 check(run(1, node, *GO).returncode == 0, "an honest run")

@@ -7,7 +7,7 @@ import os
 import signal
 
 from harness import (PROMPT, REFUSED_RESUME, USAGE, Node, by_speed, check, descendants,
-                     program_of, refused, result, run, start, wait_until)
+                     program_of, refused, result, run, start, together, wait_until)
 
 TOKENS = by_speed(1500, 500, 120)
 BEFORE = by_speed(200, 100, 30)  # tokens that come before a kill
@@ -120,9 +120,11 @@ def check_refused(node, parts):
 
 node = Node()
 wanted = result(1, node, *FLAGS)["tokens"]
-check_going_on(node, wanted)
-check_worker_killed(node, wanted, 2, 1)
-check_worker_killed(node, wanted, 2, 0)
-check_worker_killed(node, wanted, 4, 2)
-check_launcher_killed(node, wanted)
+together((
+    lambda: check_going_on(node, wanted),
+    lambda: check_worker_killed(node, wanted, 2, 1),
+    lambda: check_worker_killed(node, wanted, 2, 0),
+    lambda: check_worker_killed(node, wanted, 4, 2),
+    lambda: check_launcher_killed(node, wanted),
+))
 check_daemon_killed(node, wanted)

@@ -7,6 +7,8 @@ root of the sources) and KVW_MPIEXEC; and KVW_SPEED, how fast the build is: `ful
 """
 
 import atexit
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 BIN = Path(os.environ["KVW_BIN"])
@@ -26,6 +29,7 @@ MODEL = EXAMPLE / "model"
 PROMPT = "In the beginning "
 SKIPPED = 77
 DEADLINE = 60  # seconds that anything may take to appear
+AT_ONCE = 3  # runs of together(): the start of one is mostly waiting
 
 SPEED = os.environ.get("KVW_SPEED", "full")
 
@@ -57,13 +61,35 @@ def wait_until(condition, what):
     sys.exit(f"FAILED: waited {DEADLINE} s for {what}")
 
 
-def python_with(module):
-    """An interpreter that has a module (the system's has numpy and torch, if any has)."""
-    for python in (sys.executable, "/usr/bin/python3"):
-        probe = subprocess.run([python, "-c", f"import {module}"], capture_output=True)
-        if probe.returncode == 0:
-            return python
-    return skip(f"no Python with {module}")
+def together(calls):
+    """Make calls that do not depend on each other, some at once. @return what they did."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [future.result() for future in [pool.submit(call) for call in calls]]
+
+
+def programs():
+    """Go on in an interpreter that has torch (the system's, if any has), and import the
+    example's programs: torch takes seconds to load, so once. @return reference.main and
+    random_model.main."""
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        import random_model
+        import reference
+    except ImportError as error:
+        system = "/usr/bin/python3"
+        if os.path.realpath(sys.executable) == os.path.realpath(system):
+            skip(f"no Python with torch: {error}")
+        os.execv(system, [system, *sys.argv])
+    return reference.main, random_model.main
+
+
+def output_of(main, *arguments):
+    """What one of these programs prints."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.redirect_stderr(io.StringIO()):
+        code = main([str(argument) for argument in arguments])
+    check(code == 0, f"exit code {code} of {arguments}")
+    return text.getvalue()
 
 
 def children(pid):
@@ -137,21 +163,27 @@ class Node:
 
 
 def environment():
-    """MPI as root and on few cores. MPI leaks, from libraries that are gone when that is found."""
+    """MPI as root and on few cores of one host: shared memory is all that is looked for.
+    MPI leaks, from libraries that are gone when that is found."""
     return {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_pml": "ob1",
+        "OMPI_MCA_btl": "self,vader",
+        "OMPI_MCA_ess_singleton_isolated": "1",
         "ASAN_OPTIONS": "detect_leaks=0",
     }
 
 
 def command(ranks, node, *flags, model=MODEL):
+    """One rank needs no launcher, which takes longer to start than the rank."""
+    launcher = [MPIEXEC, "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
     return [
-        MPIEXEC, "--oversubscribe", "-n", str(ranks), str(BIN / "kvwheel-generate"),
-        "--socket", str(node.socket), "--model", str(model), *map(str, flags),
+        *launcher, str(BIN / "kvwheel-generate"), "--socket", str(node.socket),
+        "--model", str(model), *map(str, flags),
     ]
 
 
