@@ -39,6 +39,8 @@ class VideoCache:
         return self.position // self.frame_rows
 
     def begin(self, frames=None):
+        if isinstance(frames, range):  # to be run again, where they were
+            self.position, frames = frames.start * self.frame_rows, len(frames)
         n = (self.chunk if frames is None else frames) * self.frame_rows
         self.open = n
         if self.is_absolute:
@@ -81,14 +83,7 @@ class VideoCache:
         self.position = first * self.frame_rows
         if sink == "recompute":
             plan = [range(i, min(i + self.chunk, head)) for i in range(0, head, self.chunk)] + plan
-            self.position = 0
-            self.after_sink = first * self.frame_rows
         return plan
-
-    def at_sink_end(self):
-        """Positions go on at the context once the sink was run again."""
-        if getattr(self, "after_sink", None) is not None and self.rows == self.sink:
-            self.position, self.after_sink = self.after_sink, None
 
 
 class _VideoLayer:

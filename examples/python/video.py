@@ -98,19 +98,16 @@ class Player:
             self._pass(x, 0.0, position, bias)
             self.cache.commit()
 
-    def _again(self, frames):
-        """One clean pass over frames that are known; nothing is left open."""
-        position = self.cache.begin(len(frames))
+    def _again(self, position, frames):
+        """One clean pass over frames that are known."""
         self._pass(torch.cat([self.clean[i] for i in frames], 1), 0.0, position)
         self.cache.commit()
-        if hasattr(self.cache, "at_sink_end"):
-            self.cache.at_sink_end()
 
     def switch(self, number, sink="keep", context=0):
         """A new prompt; what is to be run again under it, is."""
         self.text = self._random("text", number, 4)
         for frames in self.cache.switch(sink, context):
-            self._again(frames)
+            self._again(self.cache.begin(frames), frames)
 
     def krea_block(self, frames=3, context=3, bias=0.3):
         """Krea: the window is computed anew from the first frame and the last ones before
@@ -118,7 +115,8 @@ class Player:
         known = len(self.clean)
         self.cache.restart()
         if known:
-            self._again([0, *range(max(known - context + 1, 1), known)])
+            again = [0, *range(max(known - context + 1, 1), known)]
+            self._again(self.cache.begin(len(again)), again)
         self.chunk(frames, {"past": math.log(bias)} if known else None, commit=False)
 
     def call(self, name, *arguments):

@@ -23,7 +23,12 @@ class OfPython:
                                 contiguous=False, client=client, name=name)
 
     def chunk(self, rows):
-        position = self.cache.begin(rows // FRAME)
+        self.write(self.cache.begin(rows // FRAME), rows)
+
+    def jump(self, rows):
+        self.cache.jump(rows // FRAME)
+
+    def write(self, position, rows):
         values = torch.arange(position, position + rows).float()[None, :, None, None]
         self.cache[0].store(values.expand(1, rows, 1, 8), values.expand(1, rows, 1, 8))
         self.cache.commit()
@@ -31,7 +36,7 @@ class OfPython:
     def switch(self, sink, context):
         for frames in self.cache.switch({n: s for s, n in SINKS.items()}[sink],
                                         context // FRAME):
-            self.chunk(len(frames) * FRAME)
+            self.write(self.cache.begin(frames), len(frames) * FRAME)
 
     def flush(self, rows):
         self.cache.evict_to_last(rows // FRAME)
@@ -50,7 +55,7 @@ def script(seed):
     rng = random.Random(seed)
     frames = 0
     for _ in range(30):
-        what = rng.choice(["chunk"] * 5 + ["switch", "flush"])
+        what = rng.choice(["chunk"] * 5 + ["switch", "flush", "jump"])
         if what == "switch":
             sink = rng.choice(list(SINKS))
             context = rng.choice([0, 1, 3, 5, 6, 20]) if sink == "keep" else \
@@ -58,6 +63,8 @@ def script(seed):
             yield f"switch {SINKS[sink]} {context * FRAME}"
         elif what == "flush" and frames > 0:
             yield f"flush {2 * FRAME}"
+        elif what == "jump":
+            yield f"jump {8 * FRAME}"
         n = rng.choice([1, 2, 3, 3, 3])
         frames += n
         yield f"chunk {n * FRAME}"

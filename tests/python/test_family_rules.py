@@ -4,6 +4,7 @@ are those of docs/pitfalls.md."""
 
 import math
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,8 +33,9 @@ def make_video(client, name, **options):
 
 def write(cache, frames, value, commit=True, layers=2):
     position = cache.begin(frames)
+    n = (len(frames) if isinstance(frames, range) else frames) * FRAME
     for layer in range(layers):
-        cache[layer].store(rows(frames * FRAME, value), rows(frames * FRAME, value))
+        cache[layer].store(rows(n, value), rows(n, value))
     if commit:
         cache.commit()
     return position
@@ -102,7 +104,7 @@ def test_after_a_switch_the_sink_is_filled_again_by_the_next_clean_pass(client, 
             write(cache, 3, chunk)
         assert values(cache)[0] == 0
         for frames in cache.switch("drop", context=3):
-            write(cache, len(frames), 10)
+            write(cache, frames, 10)
         for chunk in range(5):
             write(cache, 3, 20 + chunk)
         assert values(cache) == [10, 23, 23, 24, 24, 24]
@@ -137,7 +139,7 @@ def test_frames_run_again_have_their_old_positions(client, name):
             write(cache, 3, chunk)
         plan = cache.switch("recompute", context=5)
         assert plan == [range(0, 3), range(10, 13), range(13, 15)]
-        at = [write(cache, len(frames), 9) // FRAME for frames in plan]
+        at = [write(cache, frames, 9) // FRAME for frames in plan]
         assert at == [0, 10, 13] and cache.frames == 15
         with cache[1].view() as views:
             assert views[0].epoch == cache.epoch == 1
@@ -212,6 +214,59 @@ def test_a_window_run_again_chunk_by_chunk_is_one_pass_with_a_block_causal_mask(
         assert (have - x).abs().max() < 1e-5
 
 
+def test_positions_and_the_prompt_are_those_that_a_killed_process_left(client, name):
+    """After a switch and a jump: for whoever goes on, and for readers."""
+    program = f"""if True:
+        import os, signal, sys, torch
+        sys.path[:0] = {sys.path!r}
+        from test_family_rules import make_video, write
+        cache = make_video(None, {name!r}, sink=3, window=9)
+        for chunk in range(5):
+            write(cache, 3, chunk)
+        for frames in cache.switch("keep", context=5):
+            write(cache, frames, 9)
+        cache.jump(8)
+        write(cache, 3, 10)
+        cache.jump(2)
+        print("done", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"done\n"
+    reader = kvwheel.RollingKVCache.attach(name, client=client)
+    process.kill()
+    process.communicate()
+
+    want = [0, 1, 2, 13, 14, 23, 24, 25]
+    with reader["positions", 0].get() as at, reader["self", 1].get() as view:
+        assert (at.rows == view.rows).all() and view.epoch == 1
+        assert (at.numpy("position")[::FRAME, 0, 0] // FRAME).tolist() == [0, 1, 2, 12, 13, 14,
+                                                                           23, 24, 25]
+    with make_video(client, name, sink=3, window=9) as cache:
+        assert (cache.epoch, cache.frames) == (1, 28)
+        assert cache.begin(1) == 28 * FRAME
+        for layer in range(2):
+            cache[layer].store(rows(FRAME, 11), rows(FRAME, 11))
+        assert (cache[0].positions[::FRAME] // FRAME).tolist() == [*want, 28]
+        cache.commit()
+    reader.close()
+
+
+def test_what_is_kept_goes_by_its_frame_after_a_jump_too(client, name):
+    with make_video(client, name, keep=3, sink=1) as cache:
+        for chunk in range(3):
+            write(cache, 3, chunk)
+            cache.jump(5)
+        cache.keep_last()  # frames 16, 17 and 18
+        for chunk in range(3, 6):
+            write(cache, 3, chunk)
+        assert values(cache) == [0, 2, 2, 2, 4, 4, 5, 5, 5]
+        with pytest.raises(ValueError, match="frame 6 is not in the window"):
+            cache.drop_kept(6)
+        cache.drop_kept(16)
+        assert values(cache) == [0, 4, 4, 5, 5, 5]
+
+
 def test_two_ranks_with_half_the_heads_are_one(client, name):
     generator = torch.Generator().manual_seed(8)
     caches = [make_video(client, f"{name}-one", layers=1)]
@@ -272,6 +327,31 @@ def test_a_batch_that_is_not_the_caches_is_refused(client, name):
         cache.begin()
         with pytest.raises(ValueError, match="lanes"):
             cache[0].update(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2), torch.ones(1, 3))
+
+
+@pytest.mark.parametrize("blocks", [2, None])
+def test_two_ranks_have_half_the_sums_each(client, name, blocks):
+    generator = torch.Generator().manual_seed(9)
+    with kvwheel.connect() as own:
+        one = LinearCache(1, 1, 2, 4, 6, blocks, client=client, name=f"{name}-one")
+        two = [LinearCache(1, 1, 2, 4, 3, blocks, client=of, name=f"{name}-two", rank=rank,
+                           ranks=2) for rank, of in enumerate((client, own))]
+        for _ in range(7):
+            vk, k_sum = (torch.randn(1, 2, 4, *of, generator=generator) for of in ((4,), ()))
+            tail = torch.randn(1, 6, generator=generator)
+            for cache, part, of in ((one, slice(0, 2), slice(0, 6)),
+                                    (two[0], slice(0, 1), slice(0, 3)),
+                                    (two[1], slice(1, 2), slice(3, 6))):
+                cache.begin()
+                cache[0].update(vk[:, part], k_sum[:, part], tail[:, of])
+                cache.commit(3)
+            whole, *parts = (cache[0].get() for cache in (one, *two))
+            assert torch.equal(whole.vk, torch.cat([past.vk for past in parts], 1))
+            assert torch.equal(whole.k_sum, torch.cat([past.k_sum for past in parts], 1))
+            assert torch.equal(whole.tail, torch.cat([past.tail for past in parts], 1))
+        assert [cache.frame for cache in (one, *two)] == [21] * 3
+        for cache in (one, *two):
+            cache.close()
 
 
 def test_rebasing_sums_is_rotating_all_keys_earlier():

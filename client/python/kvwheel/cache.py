@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 from . import _abi
 from ._native import check, lib, nanoseconds
 from .client import Attachment, Client, Stats, connect
-from .core import Begun, Core, Counts, Groups, LaneState
+from .core import Begun, Core, Counts, Epochs, Groups, LaneState
 from .layer import Layer
 from .spec import Spec
 
@@ -37,7 +37,7 @@ class _Lanes:
             layer = self._layers[key] = Layer(self._core, *self._core.layer(key), self.lanes)
         return layer
 
-    def begin(self, rows: Counts, epoch: Optional[int] = None) -> Dict[str, Begun]:
+    def begin(self, rows: Counts, epoch: Epochs = None) -> Dict[str, Begun]:
         """Open the chunks that the next step adds, and learn their positions and what is
         evicted, before anything is rotated or written.
 
@@ -45,7 +45,8 @@ class _Lanes:
         written. Or a number: n rows in the groups that roll, all that still fits in those
         that fill up (`refuse`); commit publishes what was written then. update() does the
         latter by itself where nothing is open.
-        epoch: the condition (prompt) that is published with the step.
+        epoch: the condition (prompt) that is published with the step; of all its groups, or
+        {group: epoch}.
         Several lanes begin the same; the answer is that of the first."""
         answers = [self._core.begin(lane, rows, epoch) for lane in self.lanes]
         return answers[0]
@@ -63,22 +64,21 @@ class _Lanes:
                 check(lib.abort(self._core.handle(), lane))
                 self._core.closed(lane)
 
-    def truncate(self, row: Counts, groups: Groups = None, epoch: Optional[int] = None) -> None:
+    def truncate(self, row: Counts, groups: Groups = None, epoch: Epochs = None) -> None:
         """Drop committed rows from `row` on (of each group: {name: row})."""
         self._core.step(lib.truncate, self.lanes, self._core.counts(row, groups), epoch)
 
-    def evict(self, row: Counts, groups: Groups = None, epoch: Optional[int] = None) -> None:
+    def evict(self, row: Counts, groups: Groups = None, epoch: Epochs = None) -> None:
         """Hide the rows between the sink and `row`."""
         self._core.step(lib.evict, self.lanes, self._core.counts(row, groups), epoch)
 
-    def keep(self, row: int, n: int, group: Optional[str] = None,
-             epoch: Optional[int] = None) -> None:
-        """Keep rows [row, row + n) of the window as an extra sink; n = 0 drops the kept
-        range that starts there."""
-        name = group if group is not None else self._core.spec.groups[0].name
-        self._core.step(lib.keep, self.lanes, {name: row}, epoch, n)
+    def keep(self, row: int, n: int, group: Groups = None, epoch: Epochs = None) -> None:
+        """Keep rows [row, row + n) of the window (of the first group, or of those named) as
+        an extra sink; n = 0 drops the kept range that starts there."""
+        names = self._core.names(group if group is not None else self._core.infos[0].name)
+        self._core.step(lib.keep, self.lanes, dict.fromkeys(names, row), epoch, n)
 
-    def reset(self, groups: Groups = None, epoch: Optional[int] = None) -> None:
+    def reset(self, groups: Groups = None, epoch: Epochs = None) -> None:
         """Start groups (default: all) from row 0 with a new generation."""
         names = self._core.names(groups)
         self._core.step(lib.reset, self.lanes, dict.fromkeys(names, 0), epoch)

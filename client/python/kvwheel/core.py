@@ -17,6 +17,7 @@ _WAIT_SLICE = 0.2  # seconds after which a wait looks whether somebody pressed C
 
 Groups = Union[None, str, Sequence[str]]
 Counts = Union[int, Mapping[str, int]]
+Epochs = Union[None, int, Mapping[str, int]]  # of all groups of a step, or of each
 
 
 class Begun(NamedTuple):
@@ -115,16 +116,17 @@ class Core:
             return {self.infos[0].name: counts}
         return dict.fromkeys(self.names(groups), counts)
 
-    def items(self, counts: Mapping[str, int], epoch: Optional[int]) -> Any:
+    def items(self, counts: Mapping[str, int], epoch: Epochs) -> Any:
         items = (_abi.kvw_item * len(counts))()
         for item, (name, row) in zip(items, counts.items()):
             item.group, item.row = self.group(name).index, row
-            if epoch is not None:
-                item.has_epoch, item.epoch = 1, epoch
+            of = epoch.get(name) if isinstance(epoch, Mapping) else epoch
+            if of is not None:
+                item.has_epoch, item.epoch = 1, of
         return items
 
     def step(self, call: Any, lanes: Tuple[int, ...], rows: Mapping[str, int],
-             epoch: Optional[int], n: int = 0) -> None:
+             epoch: Epochs, n: int = 0) -> None:
         items = self.items(rows, epoch)
         for item in items:
             item.n = n
@@ -157,7 +159,7 @@ class Core:
 
     # Steps.
 
-    def begin(self, lane: int, rows: Counts, epoch: Optional[int]) -> Dict[str, Begun]:
+    def begin(self, lane: int, rows: Counts, epoch: Epochs) -> Dict[str, Begun]:
         """See _Lanes.begin()."""
         with self.lock:
             state = self.state(lane, None).groups

@@ -31,7 +31,7 @@ class Container:
         self._layers: Dict[int, Any] = {}
 
     def _new_layer(self, number: int) -> Any:
-        return KVLayer(self, self._shared_layer(self.group, number))
+        return KVLayer(self._shared_layer(self.group, number))
 
     def _shared_layer(self, group: str, number: int) -> Layer:
         return self.shared[group, number]
@@ -47,10 +47,6 @@ class Container:
 
     def _state(self, group: str) -> GroupState:
         return self.shared.lane(self.shared.lanes[0]).state().groups[group]
-
-    def positions_of(self, rows: Any, positions: Any) -> Any:
-        """Positions of rows, given those of the cache."""
-        return positions
 
     def commit(self) -> None:
         """Publish what the passes wrote: all layers at once."""
@@ -85,8 +81,8 @@ def batched(views: Any) -> BatchView:
 class KVLayer:
     """One layer: update, get, reset."""
 
-    def __init__(self, container: Container, layer: Layer) -> None:
-        self._shared, self._positions_of = layer, container.positions_of
+    def __init__(self, layer: Layer) -> None:
+        self._shared = layer
 
     def update(self, k: torch.Tensor, v: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
         """Write the chunk's K and V (again, in each pass) and return all that its queries
@@ -119,7 +115,7 @@ class KVLayer:
     def positions(self) -> torch.Tensor:
         """The position of each row that get() returns (of the first lane), int64."""
         with self.view() as views:
-            return torch.from_numpy(self._positions_of(views[0].rows, views[0].positions))
+            return torch.from_numpy(views[0].positions)
 
     @property
     def kinds(self) -> torch.Tensor:

@@ -27,7 +27,7 @@ class LinearLayer:
     def __init__(self, container: "LinearCache", state: Layer, tail: Layer) -> None:
         self._state, self._tail = state, tail
         self._dim, self._is_running = container.head_dim, container.is_running
-        self._heads = container.heads
+        self._heads = container.shared.heads("state")
 
     def get(self) -> Past:
         """The past of the chunk that is open, as sums (zeros before the first chunk). The
@@ -80,6 +80,8 @@ class LinearCache(Container):
 
     blocks: how many chunks before a query's own count; None: all, as one running sum.
     tail_elems: elements of a frame that enters the temporal convolution.
+    rank, ranks: heads are split over so many processes; sums are of this rank's, and so are
+    the tail_elems of its tail.
     The number of frames so far is committed with the chunk and outlives the process.
     """
 
@@ -87,16 +89,17 @@ class LinearCache(Container):
 
     def __init__(self, layers: int, batch: int, heads: int, head_dim: int, tail_elems: int,
                  blocks: Optional[int], dtype: Union[str, torch.dtype] = torch.float32,
-                 name: Optional[str] = None, client: Optional[Client] = None) -> None:
-        self.heads, self.head_dim, self.is_running = heads, head_dim, blocks is None
+                 name: Optional[str] = None, client: Optional[Client] = None, rank: int = 0,
+                 ranks: int = 1) -> None:
+        self.head_dim, self.is_running = head_dim, blocks is None
         window = 2 if blocks is None else blocks + 1
         super().__init__(Spec(name or f"linear-{os.getpid()}-{id(self):x}", [
             Group("state", layers, heads, window=window, chunk=1, planes=[
                 Plane("vk", "f32", head_dim ** 2, True), Plane("k_sum", "f32", head_dim)]),
-            Group("tail", layers, 1, window=1, chunk=1,
+            Group("tail", layers, ranks, window=1, chunk=1,
                   planes=[Plane("tail", type_of(dtype), tail_elems)]),
-            Group("frames", 1, 1, window=1, chunk=1, planes=[Plane("end", "u32", 1)]),
-        ], lanes=batch), client)
+            Group("frames", 1, ranks, window=1, chunk=1, planes=[Plane("end", "u32", 1)]),
+        ], lanes=batch, head_parts=ranks), client, rank)
 
     def _new_layer(self, number: int) -> LinearLayer:
         return LinearLayer(self, self._shared_layer("state", number),

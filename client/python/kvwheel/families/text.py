@@ -7,7 +7,6 @@ import torch
 
 from ..client import Client
 from ..core import Begun
-from ..layer import Layer
 from ..spec import Group, Spec, kv_planes
 from .base import Container, KVLayer, batched
 
@@ -60,10 +59,7 @@ class TextCache(Container):
         return Spec(name, groups, lanes=lanes, head_parts=ranks)
 
     def _new_layer(self, number: int) -> TextLayer:
-        return TextLayer(self, self._layer_at(number))
-
-    def _layer_at(self, number: int) -> Layer:
-        return self.shared[number]
+        return TextLayer(self.shared[number])
 
     @property
     def rows(self) -> int:

@@ -2,16 +2,37 @@
 """Rolling attention of autoregressive video: see VideoCache."""
 
 import os
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Optional, Tuple, Union
 
 import numpy as np
 import torch
 
 from ..client import Client
-from ..spec import Group, Spec, kv_planes
-from .base import Container, KVLayer, type_of
+from ..layer import Layer
+from ..spec import Group, Plane, Spec, kv_planes
+from ..view import View
+from .base import Container, KVLayer, batched, type_of
 
 SINKS = ("keep", "drop", "recompute")
+
+
+class AbsoluteLayer(KVLayer):
+    """One layer of the window, whose rows are where the group `positions` says."""
+
+    def __init__(self, layer: Layer, at: Layer) -> None:
+        super().__init__(layer)
+        self._at = at
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """The absolute position of each row that get() returns (of the first lane), int64."""
+        with self.view() as views, batched(self._at.get()) as at:
+            is_shown = np.isin(at[0].rows, views[0].rows)
+            return torch.from_numpy(_positions(at[0])[is_shown])
+
+
+def _positions(view: View) -> np.ndarray:
+    return view.numpy("position")[:, 0, 0].astype(np.int64)
 
 
 class CrossLayer(KVLayer):
@@ -35,9 +56,8 @@ class CrossLayer(KVLayer):
 class Cross:
     """cache.cross: the layers of the prompt."""
 
-    def __init__(self, container: "VideoCache") -> None:
-        self._layers = [CrossLayer(container, container._shared_layer("cross", number))
-                        for number in range(container.n_layers)]
+    def __init__(self, layers: List[Layer]) -> None:
+        self._layers = [CrossLayer(layer) for layer in layers]
 
     def __getitem__(self, number: int) -> CrossLayer:
         return self._layers[number]
@@ -61,6 +81,11 @@ class VideoCache(Container):
     positions `window`: keys are stored raw; rotate what update() returns at
     cache[layer].positions, which never grow over the window, and q at begin()'s.
     rank, ranks: heads are split over so many processes; tensors have this rank's.
+
+    All state is in the cache: whoever attaches to it by the same spec goes on where the last
+    commit, switch or jump left it. A group `positions` goes along with the window and has
+    the absolute position of each of its rows; its epoch, which every step publishes with
+    its rows, is that of the next row.
     """
 
     def __init__(self, layers: int, batch: int, heads: int, head_dim: int, frame_rows: int,
@@ -69,80 +94,92 @@ class VideoCache(Container):
                  positions: str = "absolute", contiguous: bool = True,
                  name: Optional[str] = None, client: Optional[Client] = None, rank: int = 0,
                  ranks: int = 1) -> None:
-        planes = kv_planes(type_of(dtype), head_dim, rotated=positions == "absolute")
         self.n_layers, self.frame_rows, self.chunk = layers, frame_rows, chunk
-        self._sink = sink * frame_rows
+        self._sink, self.is_absolute = sink * frame_rows, positions == "absolute"
+
+        def rolling(group: str, n_layers: int, n_heads: int, planes: List[Plane]) -> Group:
+            return Group(group, n_layers, n_heads, planes=planes, window=window * frame_rows,
+                         chunk=chunk * frame_rows, sink=self._sink, keep=keep * frame_rows,
+                         positions=positions, contiguous=contiguous)
+
         super().__init__(Spec(name or f"video-{os.getpid()}-{id(self):x}", [
-            Group("self", layers, heads, planes=planes, window=window * frame_rows,
-                  chunk=chunk * frame_rows, sink=self._sink, keep=keep * frame_rows,
-                  positions=positions, contiguous=contiguous),
+            rolling("self", layers, heads, kv_planes(type_of(dtype), head_dim,
+                                                     rotated=self.is_absolute)),
             Group("cross", layers, heads, window=text_rows, chunk=text_rows, policy="refuse",
                   planes=kv_planes(type_of(dtype), head_dim, rotated=False)),
+            rolling("positions", 1, ranks, [Plane("position", "u32", 1)]),
         ], lanes=batch, head_parts=ranks), client, rank)
-        self.cross = Cross(self)
-        self.is_absolute = positions == "absolute"
-        self.epoch = 0
-        # Absolute positions: rows from `first` on are at row + offset (a switch or a jump
-        # makes them differ); ascending.
-        self._offsets: List[Tuple[int, int]] = [(0, 0)]
+        self._at = self._shared_layer("positions", 0)
+        self.cross = Cross([self._shared_layer("cross", number) for number in range(layers)])
+
+    def _new_layer(self, number: int) -> KVLayer:
+        layer = self._shared_layer("self", number)
+        return AbsoluteLayer(layer, self._at) if self.is_absolute else KVLayer(layer)
 
     @property
     def frames(self) -> int:
         """Frames so far: the number of the next one."""
-        return self._absolute(self._state("self").rows) // self.frame_rows
+        return self._state("positions").epoch // self.frame_rows
 
-    def _absolute(self, row: int) -> int:
-        return row + next(offset for first, offset in reversed(self._offsets) if first <= row)
+    @property
+    def epoch(self) -> int:
+        """The number of the prompt: switch() counts."""
+        return self._state("cross").epoch
 
-    def positions_of(self, rows: Any, positions: Any) -> Any:
-        if not self.is_absolute or self._offsets == [(0, 0)]:
-            return positions
-        return np.array([self._absolute(int(row)) for row in rows], np.int64)
-
-    def begin(self, frames: Optional[int] = None) -> int:
-        """Open a chunk (default: `chunk` frames; the first one of a video may be shorter).
-        What leaves the window is evicted now; the answer is the position (in tokens) to
-        rotate the chunk's first queries and keys at."""
-        n = (self.chunk if frames is None else frames) * self.frame_rows
-        begun = self.shared.begin(n, epoch=self.epoch)["self"]
-        return self._absolute(begun.row) if self.is_absolute else begun.position
+    def begin(self, frames: Union[None, int, range] = None) -> int:
+        """Open a chunk of so many frames (default: `chunk`; the first one of a video may be
+        shorter), or of those that are to be run again, as switch() gives them. What leaves
+        the window is evicted now; the answer is the position (in tokens) to rotate the
+        chunk's first queries and keys at."""
+        groups = self.shared.lane(self.shared.lanes[0]).state().groups
+        epoch, position = groups["cross"].epoch, groups["positions"].epoch
+        if isinstance(frames, range):
+            position = frames.start * self.frame_rows
+        n = ((self.chunk if frames is None else frames) if not isinstance(frames, range)
+             else len(frames)) * self.frame_rows
+        begun = self.shared.begin(n, epoch={"self": epoch, "cross": epoch,
+                                            "positions": position + n})["self"]
+        at = np.arange(position, position + n, dtype=np.uint32)[:, None, None]
+        self._at.update(at if len(self._at.lanes) == 1
+                        else np.broadcast_to(at, (len(self._at.lanes), n, 1, 1)))
+        return position if self.is_absolute else begun.position
 
     def reset_state(self) -> None:
-        super().reset_state()
-        self._offsets = [(0, 0)]
+        self.shared.reset(epoch={"positions": 0})
+        self.shared.set_mode("write")
 
     def restart(self) -> None:
         """Forget the window, not the prompt: positions begin at 0 again (Krea: before each
         block, which then re-caches its context)."""
-        self.shared.reset("self", epoch=self.epoch)
-        self._offsets = [(0, 0)]
+        self.shared.reset(["self", "positions"], epoch={"positions": 0})
 
     def evict_to_last(self, frames: int) -> None:
         """Leave the sink and the last `frames` frames (infinity-RoPE's flush)."""
-        rows = self._state("self").rows
-        self.shared.evict({"self": max(rows - frames * self.frame_rows, 0)})
+        row = max(self._state("self").rows - frames * self.frame_rows, 0)
+        self.shared.evict(row, ["self", "positions"])
 
     def keep_last(self, frames: Optional[int] = None) -> None:
         """Keep the last chunk (the first `frames` frames of it) as a further sink: it stays
         when it leaves the window (LongLive 2, at a scene cut)."""
-        rows = self._state("self").rows
-        first = rows - self.chunk * self.frame_rows
-        self.shared.keep(first, (self.chunk if frames is None else frames) * self.frame_rows,
-                         group="self")
+        row = self._state("self").rows - self.chunk * self.frame_rows
+        n = (self.chunk if frames is None else frames) * self.frame_rows
+        self.shared.keep(row, n, ["self", "positions"])
 
     def drop_kept(self, first_frame: int) -> None:
         """Let go of what keep_last() kept from that frame on."""
-        self.shared.keep(first_frame * self.frame_rows, 0, group="self")
+        with batched(self._at.get(staged=False)) as views:
+            rows = views[0].rows[_positions(views[0]) == first_frame * self.frame_rows]
+        if not len(rows):
+            raise ValueError(f"drop_kept: frame {first_frame} is not in the window, nor kept")
+        self.shared.keep(int(rows[-1]), 0, ["self", "positions"])
 
     def jump(self, frames: int) -> None:
         """Advance the positions of all chunks to come (LongLive 2: a phase for each shot)."""
         if not self.is_absolute:
             raise ValueError("jump: positions are those in the window")
-        row = self._state("self").rows
-        self._set_offset(row, self._absolute(row) - row + frames * self.frame_rows)
-
-    def _set_offset(self, row: int, offset: int) -> None:
-        self._offsets = [old for old in self._offsets if old[0] < row] + [(row, offset)]
+        state = self._state("positions")
+        self.shared.truncate({"positions": state.rows}, epoch=state.epoch
+                             + frames * self.frame_rows)  # none goes; the epoch is published
 
     def switch(self, sink: str = "keep", context: int = 0) -> List[range]:
         """A new prompt: the K and V of the old one's text go, and its epoch.
@@ -154,40 +191,26 @@ class VideoCache(Container):
             (LongLive's re-cache). 0: the window stays (only with sink `keep`).
 
         Returns the chunks to run again, as ranges of frames: for each, in order, begin() of
-        so many frames, one clean pass over their latents, commit()."""
+        that range, one clean pass over their latents, commit()."""
         if sink not in SINKS:
             raise ValueError(f"sink: need one of {', '.join(SINKS)}, have {sink!r}")
         if context == 0 and sink != "keep":
             raise ValueError(f"sink {sink}: need a context to run again, for rows are never "
                              "moved: a window cannot stay without its sink")
-        size, now = self.frame_rows, self.frames
-        first = min(max(now - context, self._sink // size if sink != "drop" else 0), now)
-        self.epoch += 1
-        self.shared.reset("cross", epoch=self.epoch)
+        size, now, epoch = self.frame_rows, self.frames, self.epoch + 1
+        head = 0 if sink == "drop" else self._sink // size
+        first = min(max(now - context, head), now)
+        self.shared.reset("cross", epoch=epoch)
         if context == 0:
             return []
-        offset = first * size
+        epochs = {"self": epoch, "positions": first * size}
         if sink == "keep":
             kept = min(self._sink, self._state("self").rows)
-            self.shared.truncate({"self": kept}, epoch=self.epoch)
-            self._set_offset(kept, offset - kept)
+            self.shared.truncate({"self": kept, "positions": kept}, epoch=epochs)
             return self._chunks(first, now)
-        self.shared.reset("self", epoch=self.epoch)
-        if sink == "drop":
-            self._offsets = [(0, offset)]
-            return self._chunks(first, now)
-        head = min(self._sink // size, now)
-        self._offsets = [(0, 0)]
-        if offset > self._sink:
-            self._offsets.append((self._sink, offset - self._sink))
-        return self._chunks(0, head) + self._chunks(max(first, head), now)
+        self.shared.reset(["self", "positions"], epoch=epochs)
+        again = self._chunks(0, min(head, now)) if sink == "recompute" else []
+        return again + self._chunks(first, now)
 
     def _chunks(self, first: int, end: int) -> List[range]:
         return [range(at, min(at + self.chunk, end)) for at in range(first, end, self.chunk)]
-
-    def stats(self) -> Dict[str, int]:
-        """Bytes that were copied to make one tensor of several pieces."""
-        return {"gathers": self.shared.stats.gathers,
-                "gather_bytes": self.shared.stats.gather_bytes}
-
-
