@@ -10,14 +10,15 @@ import inprocess
 import torch
 
 import kvwheel
+from kvwheel import families
 from kvwheel.families import LinearCache
-from kvwheel.families.linear import Past, sums, use
 
 HEADS, HEAD_DIM, SPLIT = 2, 12, (4, 4, 4)
 GRID = (2, 2)
 FRAME = GRID[0] * GRID[1]
 WIDTH = HEADS * HEAD_DIM
 TAIL = WIDTH * FRAME  # a frame that enters the convolution
+EPS = 1e-4
 
 
 class Model:
@@ -30,18 +31,24 @@ class Model:
         self.kernel = torch.randn(layers, 3, generator=generator) / 2
         self.rope = kvwheel.Rope.grid((max_frames, *GRID), SPLIT)
 
-    def __call__(self, x, time, cache, frame, is_saving):
-        """One pass over a chunk, [batch, tokens, width], whose first frame is `frame`."""
+    def __call__(self, x, time, cache, frame, is_saving, pieces=False):
+        """One pass over a chunk, [batch, tokens, width], whose first frame is `frame`.
+        pieces: the kernels' linear attention, on the shared memory, in place of torch's."""
         batch, tokens = x.shape[:2]
         for layer, w in enumerate(self.weights):
-            past = Past(*cache[layer].get())
             h = torch.tanh(x + time)
             q, k, v = ((h @ w[name]).reshape(batch, tokens, HEADS, HEAD_DIM) for name in "qkv")
             q, k = q.relu(), k.relu()
-            vk, k_sum = sums(k, self.rope.rotate(k, frame * FRAME), v)
-            out = use(past, vk, k_sum, q, self.rope.rotate(q, frame * FRAME), eps=1e-4)
+            turned_q, turned_k = (self.rope.rotate(part, frame * FRAME) for part in (q, k))
+            past_vk, past_k_sum, tail = cache[layer].get()
+            if pieces:
+                vk, k_sum = families.sums(k, turned_k, v)
+                out = cache[layer].attend(q, turned_q, vk, k_sum, EPS)
+            else:
+                vk, k_sum = torch.einsum("bnhd,bnhk->bhdk", v, turned_k), k.sum(1)
+                out = attend(q, turned_q, vk + past_vk, k_sum + past_k_sum)
             x = x + torch.tanh(out.flatten(-2)) @ w["o"]
-            x = x + self._convolve(layer, x, past.tail)
+            x = x + self._convolve(layer, x, tail)
             if is_saving:
                 cache[layer].update(vk, k_sum, x[:, -FRAME:].flatten(1))
         return x
@@ -57,11 +64,18 @@ class Model:
         return (a * padded[:, :-2] + b * padded[:, 1:-1] + c * padded[:, 2:]).reshape(x.shape) / 3
 
 
+def attend(q, turned_q, vk, k_sum):
+    """Linear attention; above the line rotated, below not."""
+    above = torch.einsum("bhdk,bnhk->bnhd", vk, turned_q)
+    return above / (torch.einsum("bhk,bnhk->bnh", k_sum, q) + EPS)[..., None]
+
+
 class Player:
     """Generation over a cache."""
 
-    def __init__(self, cache, model, batch=1, passes=2):
+    def __init__(self, cache, model, batch=1, passes=2, pieces=False):
         self.cache, self.model, self.batch, self.passes = cache, model, batch, passes
+        self.pieces = pieces
         self.made, self.last, self.prompt, self.outputs = 0, None, 0.0, []
 
     def chunk(self, frames=3):
@@ -86,7 +100,8 @@ class Player:
         self.last = x
 
     def _pass(self, x, time, frame, is_saving):
-        out = self.model(x, time + self.prompt, self.cache, frame, is_saving)
+        out = self.model(x, time + self.prompt, self.cache, frame, is_saving,
+                         self.pieces)
         self.outputs.append(out)
         return out
 

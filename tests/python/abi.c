@@ -201,6 +201,35 @@ static void print_attention(void)
     FIELD(kvw_rope_table, n_positions);
     FIELD(kvw_rope_table, n_pairs);
     FIELD(kvw_rope_table, layout);
+    STRUCT(kvw_rope_spec);
+    FIELD(kvw_rope_spec, cos);
+    FIELD(kvw_rope_spec, sin);
+    FIELD(kvw_rope_spec, row_stride);
+    FIELD(kvw_rope_spec, n_positions);
+    FIELD(kvw_rope_spec, n_pairs);
+    FIELD(kvw_rope_spec, theta);
+    FIELD(kvw_rope_spec, inv_freq);
+    FIELD(kvw_rope_spec, position_scale);
+    FIELD(kvw_rope_spec, magnitude);
+    STRUCT(kvw_rope_grid);
+    FIELD(kvw_rope_grid, cos);
+    FIELD(kvw_rope_grid, sin);
+    FIELD(kvw_rope_grid, row_stride);
+    FIELD(kvw_rope_grid, n_axes);
+    FIELD(kvw_rope_grid, size);
+    FIELD(kvw_rope_grid, begin);
+    FIELD(kvw_rope_grid, n_pairs);
+    FIELD(kvw_rope_grid, theta);
+    STRUCT(kvw_rope_args);
+    FIELD(kvw_rope_args, rows);
+    FIELD(kvw_rope_args, row_stride);
+    FIELD(kvw_rope_args, head_stride);
+    FIELD(kvw_rope_args, n_rows);
+    FIELD(kvw_rope_args, n_heads);
+    FIELD(kvw_rope_args, type);
+    FIELD(kvw_rope_args, table);
+    FIELD(kvw_rope_args, position);
+    FIELD(kvw_rope_args, position_step);
     STRUCT(kvw_attn_piece);
     FIELD(kvw_attn_piece, k);
     FIELD(kvw_attn_piece, v);
@@ -250,6 +279,45 @@ static void print_attention(void)
     FIELD(kvw_attn_args, n_threads);
 }
 
+static void print_linear(void)
+{
+    STRUCT(kvw_linear_state);
+    FIELD(kvw_linear_state, vk);
+    FIELD(kvw_linear_state, k_sum);
+    FIELD(kvw_linear_state, vk_head_stride);
+    FIELD(kvw_linear_state, vk_row_stride);
+    FIELD(kvw_linear_state, k_sum_head_stride);
+    STRUCT(kvw_linear_update_args);
+    FIELD(kvw_linear_update_args, k);
+    FIELD(kvw_linear_update_args, k_rotated);
+    FIELD(kvw_linear_update_args, v);
+    FIELD(kvw_linear_update_args, k_row_stride);
+    FIELD(kvw_linear_update_args, k_head_stride);
+    FIELD(kvw_linear_update_args, v_row_stride);
+    FIELD(kvw_linear_update_args, v_head_stride);
+    FIELD(kvw_linear_update_args, n_rows);
+    FIELD(kvw_linear_update_args, n_heads);
+    FIELD(kvw_linear_update_args, head_dim_k);
+    FIELD(kvw_linear_update_args, head_dim_v);
+    FIELD(kvw_linear_update_args, is_added);
+    FIELD(kvw_linear_update_args, state);
+    STRUCT(kvw_linear_use_args);
+    FIELD(kvw_linear_use_args, q);
+    FIELD(kvw_linear_use_args, q_rotated);
+    FIELD(kvw_linear_use_args, q_row_stride);
+    FIELD(kvw_linear_use_args, q_head_stride);
+    FIELD(kvw_linear_use_args, states);
+    FIELD(kvw_linear_use_args, n_states);
+    FIELD(kvw_linear_use_args, n_q);
+    FIELD(kvw_linear_use_args, n_heads);
+    FIELD(kvw_linear_use_args, head_dim_k);
+    FIELD(kvw_linear_use_args, head_dim_v);
+    FIELD(kvw_linear_use_args, eps);
+    FIELD(kvw_linear_use_args, out);
+    FIELD(kvw_linear_use_args, out_row_stride);
+    FIELD(kvw_linear_use_args, out_head_stride);
+}
+
 static void print_conversion(void)
 {
     STRUCT(kvw_convert_args);
@@ -291,6 +359,7 @@ static void print_constants(void)
     CONSTANT(KVW_STAGED);
     CONSTANT(KVW_UNPINNED);
     CONSTANT(KVW_HEAD_DIM_MAX);
+    CONSTANT(KVW_ROPE_AXES_MAX);
     CONSTANT(KVW_ATTN_ALWAYS);
     CONSTANT(KVW_ATTN_RAW_KEYS);
 }
@@ -303,6 +372,7 @@ int main(void)
     print_views();
     print_states();
     print_attention();
+    print_linear();
     print_conversion();
     print_constants();
     return 0;

@@ -56,7 +56,7 @@ def linear_case(ops, batch=1, blocks=3):
     def play(is_kvwheel, pieces, client, name):
         cache = (families.LinearCache(**geometry, client=client, name=name) if is_kvwheel
                  else inprocess.LinearCache(**geometry))
-        player = sana.Player(cache, sana.Model(), batch)
+        player = sana.Player(cache, sana.Model(), batch, pieces=pieces)
         for op, *arguments in ops:
             getattr(player, op)(*arguments)
         return player.outputs, cache

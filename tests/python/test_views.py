@@ -463,11 +463,13 @@ def test_int8_rows_are_quantised_and_attended_to(make, rng):
         out = kvwheel.attention(q, view)
         k, v = (np.concatenate(part)[view.rows] for part in (all_k, all_v))
         back = [view.numpy(plane) * view.numpy(f"{plane}_scale") for plane in ("k", "v")]
-        with pytest.raises(ValueError, match="int8"):
-            kvwheel.attention(q, view, also=(k, v))
+        own = rows(rng, 4), rows(rng, 4)
+        beside = kvwheel.attention(q, view, also=own)
     assert np.abs(back[0] - k).max() < 0.02 and np.abs(back[1] - v).max() < 0.02
     # Some variants take the queries as int8 as well; tests/kernels has the exact bounds.
     assert np.abs(out - oracle(q, *back)).max() < 0.03
+    want = oracle(q, *(np.concatenate(part) for part in zip(back, own)))
+    assert np.abs(beside - want).max() < 0.03
 
 
 def test_attention_refuses_in_words(make):
@@ -482,6 +484,26 @@ def test_attention_refuses_in_words(make):
             kvwheel.attention(q, view, sink_logits=[0.0])
         with pytest.raises(ValueError, match="2 positions in the tables"):
             kvwheel.attention(q, view, rope=kvwheel.Rope.line(2, 8))
+
+
+# Linear attention.
+
+def test_sums_and_queries_are_those_of_the_formula(rng):
+    k, turned_k, q, turned_q = (rows(rng, 7) for _ in range(4))
+    v = rng.standard_normal((7, 2, 6), np.float32)
+    more = kvwheel.linear_sums(turned_k, v)
+    vk, k_sum = kvwheel.linear_sums(k, v, turned_k)
+    assert np.abs(vk - np.einsum("nhd,nhk->hdk", v, turned_k, dtype=np.float64)).max() < 1e-5
+    assert np.abs(k_sum - k.sum(0, np.float64)).max() < 1e-5
+
+    out = kvwheel.linear_attention(q, [(vk, k_sum), more], turned_q, eps=30)
+    above = np.einsum("hdk,nhk->nhd", vk + more[0], turned_q, dtype=np.float64)
+    below = np.einsum("hk,nhk->nh", k_sum + more[1], q, dtype=np.float64) + 30
+    assert np.abs(out - above / below[..., None]).max() < 1e-5
+    with pytest.raises(ValueError, match="states: need f32"):
+        kvwheel.linear_attention(q, [(vk[:1], k_sum)])
+    with pytest.raises(ValueError, match="rows, heads, elems"):
+        kvwheel.linear_sums(k[0], v)
 
 
 # Rotary tables.
@@ -512,6 +534,23 @@ def test_a_shift_that_is_no_whole_frame_is_refused(rng):
 
     with pytest.raises(ValueError, match="multiple of 4"):
         rope.shift(rows(rng, 4), 3)
+
+
+@pytest.mark.parametrize("type", ["float32", "float16", "bfloat16", "float64"])
+def test_any_positions_and_types_are_rotated_as_in_double(rng, type):
+    torch = pytest.importorskip("torch")
+    rope = kvwheel.Rope.line(40, 6, theta=100.0)
+    at = np.array([0, 1, 2, 9, 9, 30, 31])
+    x = torch.from_numpy(rng.standard_normal((2, 7, 3, 8), np.float32)).to(getattr(torch, type))
+    turned = rope.rotate(x.transpose(2, 3).contiguous().transpose(2, 3), at)
+
+    assert turned.dtype == x.dtype
+    angles = np.outer(at, 100.0 ** (-np.arange(3) / 3))[None, :, None]
+    a, b = x[..., :3].double().numpy(), x[..., 3:6].double().numpy()
+    want = np.concatenate([a * np.cos(angles) - b * np.sin(angles),
+                           b * np.cos(angles) + a * np.sin(angles), x[..., 6:].double()], -1)
+    bound = {"float16": 2e-3, "bfloat16": 2e-2}.get(type, 1e-6)
+    assert np.abs(turned.double().numpy() - want).max() < bound
 
 
 def test_positions_beyond_the_tables_are_refused(rng):

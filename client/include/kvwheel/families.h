@@ -120,7 +120,8 @@ static inline int kvw_begin_at(struct kvw_cache *cache, uint32_t lane,
     for (uint32_t i = 0; i < n_items; i++)
         all[i] = items[i];
     const uint64_t n = items[0].n;
-    all[n_items] = (struct kvw_item){positions, 1, items[0].row, n, position + n};
+    const struct kvw_item along = {positions, 1, items[0].row, n, position + n};
+    all[n_items] = along;
     int error = kvw_begin(cache, lane, all, n_items + 1, all_begun);
     if (error == 0)
         error = kvw_slots(cache, lane, layer, 0, n, &slots);
@@ -158,9 +159,11 @@ static inline int kvw_evict_to_last(struct kvw_cache *cache, uint32_t lane,
     if (groups[0] >= state.n_groups)
         return -EINVAL;
     const uint64_t rows = state.group[groups[0]].rows;
-    for (uint32_t i = 0; i < n_groups; i++)
-        items[i] =
-            (struct kvw_item){groups[i], 0, rows > n_rows ? rows - n_rows : 0, 0, 0};
+    for (uint32_t i = 0; i < n_groups; i++) {
+        const struct kvw_item item = {groups[i], 0, rows > n_rows ? rows - n_rows : 0,
+                                      0, 0};
+        items[i] = item;
+    }
     return kvw_evict(cache, lane, items, n_groups);
 }
 

@@ -33,7 +33,7 @@ except ImportError as _error:
         "install numpy for this one.") from None
 
 from ._native import lib as _lib
-from .attention import Rope, attention
+from .attention import attention
 from .cache import MODES, READER, Lane, RollingKVCache
 from .client import Client, Stats, connect
 from .core import Begun, GroupState, LaneState
@@ -41,6 +41,8 @@ from .errors import (Busy, Denied, Diverged, Error, Forked, Full, Gone, Incomple
                      NoMemory, NotFound, OtherVersion, OutOfRange, Overrun, OverrunWarning,
                      OwnerDied, Stale, TimedOut)
 from .layer import Layer
+from .linear import linear_attention, linear_sums
+from .rope import Rope
 from .spec import Bytes, Group, Plane, Spec, kv_planes
 from .view import BatchView, Piece, Slots, View
 
@@ -51,5 +53,6 @@ __all__ = [
     "Error", "Forked", "Full", "Gone", "Group", "GroupState", "Incomplete", "Invalid", "Lane",
     "LaneState", "Layer", "NoMemory", "NotFound", "OtherVersion", "OutOfRange", "Overrun",
     "OverrunWarning", "OwnerDied", "Piece", "Plane", "RollingKVCache", "Rope", "Slots", "Spec",
-    "Stale", "Stats", "TimedOut", "View", "attention", "connect", "kv_planes",
+    "Stale", "Stats", "TimedOut", "View", "attention", "connect", "kv_planes", "linear_attention",
+    "linear_sums",
 ]

@@ -272,6 +272,8 @@ kvw_progress_fn = c.CFUNCTYPE(None, c.c_void_p, c.c_uint64, c.c_uint64)
 
 HEAD_DIM_MAX = 1024
 
+ROPE_AXES_MAX = 3
+
 NUMS = {"f32": 1, "bf16": 2, "f16": 3, "i8": 4}
 ROPE_LAYOUTS = {"half_split": 0, "interleaved": 1}
 ATTN_MASKS = {"none": 0, "causal": 1, "block_causal": 2}
@@ -287,6 +289,47 @@ class kvw_rope_table(c.Structure):
         ("n_positions", c.c_uint64),
         ("n_pairs", c.c_uint32),
         ("layout", c.c_uint32),
+    ]
+
+
+class kvw_rope_spec(c.Structure):
+    _fields_ = [
+        ("cos", c.c_void_p),
+        ("sin", c.c_void_p),
+        ("row_stride", c.c_ssize_t),
+        ("n_positions", c.c_uint64),
+        ("n_pairs", c.c_uint32),
+        ("theta", c.c_double),
+        ("inv_freq", c.c_void_p),
+        ("position_scale", c.c_double),
+        ("magnitude", c.c_double),
+    ]
+
+
+class kvw_rope_grid(c.Structure):
+    _fields_ = [
+        ("cos", c.c_void_p),
+        ("sin", c.c_void_p),
+        ("row_stride", c.c_ssize_t),
+        ("n_axes", c.c_uint32),
+        ("size", c.c_uint64 * ROPE_AXES_MAX),
+        ("begin", c.c_double * ROPE_AXES_MAX),
+        ("n_pairs", c.c_uint32 * ROPE_AXES_MAX),
+        ("theta", c.c_double),
+    ]
+
+
+class kvw_rope_args(c.Structure):
+    _fields_ = [
+        ("rows", c.c_void_p),
+        ("row_stride", c.c_ssize_t),
+        ("head_stride", c.c_ssize_t),
+        ("n_rows", c.c_uint64),
+        ("n_heads", c.c_uint32),
+        ("type", c.c_uint32),
+        ("table", c.c_void_p),
+        ("position", c.c_int64),
+        ("position_step", c.c_int64),
     ]
 
 
@@ -342,6 +385,53 @@ class kvw_attn_args(c.Structure):
         ("lse_row_stride", c.c_ssize_t),
         ("lse_head_stride", c.c_ssize_t),
         ("n_threads", c.c_uint32),
+    ]
+
+
+class kvw_linear_state(c.Structure):
+    _fields_ = [
+        ("vk", c.c_void_p),
+        ("k_sum", c.c_void_p),
+        ("vk_head_stride", c.c_ssize_t),
+        ("vk_row_stride", c.c_ssize_t),
+        ("k_sum_head_stride", c.c_ssize_t),
+    ]
+
+
+class kvw_linear_update_args(c.Structure):
+    _fields_ = [
+        ("k", c.c_void_p),
+        ("k_rotated", c.c_void_p),
+        ("v", c.c_void_p),
+        ("k_row_stride", c.c_ssize_t),
+        ("k_head_stride", c.c_ssize_t),
+        ("v_row_stride", c.c_ssize_t),
+        ("v_head_stride", c.c_ssize_t),
+        ("n_rows", c.c_uint64),
+        ("n_heads", c.c_uint32),
+        ("head_dim_k", c.c_uint32),
+        ("head_dim_v", c.c_uint32),
+        ("is_added", c.c_uint32),
+        ("state", kvw_linear_state),
+    ]
+
+
+class kvw_linear_use_args(c.Structure):
+    _fields_ = [
+        ("q", c.c_void_p),
+        ("q_rotated", c.c_void_p),
+        ("q_row_stride", c.c_ssize_t),
+        ("q_head_stride", c.c_ssize_t),
+        ("states", c.c_void_p),
+        ("n_states", c.c_uint32),
+        ("n_q", c.c_uint32),
+        ("n_heads", c.c_uint32),
+        ("head_dim_k", c.c_uint32),
+        ("head_dim_v", c.c_uint32),
+        ("eps", c.c_float),
+        ("out", c.c_void_p),
+        ("out_row_stride", c.c_ssize_t),
+        ("out_head_stride", c.c_ssize_t),
     ]
 
 

@@ -111,6 +111,11 @@ _QUICK = {"slots", "written", "abort", "get", "cut", "release", "have_read", "st
           "last_error", "strerror"}
 _KERNELS: Dict[str, Tuple[Any, List[Any]]] = {
     "attn_run": (_INT, [_P]),
+    "rope_fill": (_INT, [_P]),
+    "rope_fill_grid": (_INT, [_P]),
+    "rope_apply": (_INT, [_P]),
+    "linear_update": (_INT, [_P]),
+    "linear_use": (_INT, [_P]),
     "rows_convert": (_INT, [_P]),
     "cpu_flags": (_U32, []),
 }

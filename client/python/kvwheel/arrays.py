@@ -178,6 +178,14 @@ def is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def like(array: np.ndarray, value: Any) -> Any:
+    """The array, as a torch tensor if `value` is one."""
+    if is_torch(value):
+        import torch
+        return torch.from_numpy(array)
+    return array
+
+
 def given(value: Any, what: str, type: Optional[str] = None) -> Given:
     """A numpy array, a torch tensor, or something that numpy makes an array of. Its rows
     may lie anywhere, the elements of a row of a head side by side; else it is copied.

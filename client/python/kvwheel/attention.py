@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over the pieces of a view where they lie, and rotary embedding by tables."""
+"""Attention over the pieces of a view where they lie."""
 
 import ctypes as c
 import math
@@ -9,98 +9,9 @@ import numpy as np
 
 from . import _abi
 from ._native import lib, strerror
-from .arrays import Given, given, is_torch
+from .arrays import NUMPY_TYPES, Given, given, is_torch, like
+from .rope import Rope
 from .view import TYPES, BatchView, View
-
-
-class Rope:
-    """Tables of cosines and sines: row p rotates position p. See struct kvw_rope_table.
-
-    The positions of a cache are rows (tokens). For an image or a video a table row is a
-    token of the flattened grid: Rope.grid()."""
-
-    def __init__(self, angles: np.ndarray, layout: str, magnitude: float = 1.0,
-                 step: int = 1) -> None:
-        """angles: [positions, pairs] in radians, float64. layout: which elements form a
-        pair: `interleaved` (2j, 2j + 1) or `half_split` (j, j + pairs). step: positions
-        that a shift is a multiple of (of a grid: those of one step of its first axis)."""
-        if layout not in _abi.ROPE_LAYOUTS:
-            raise ValueError(f"layout: need one of {', '.join(_abi.ROPE_LAYOUTS)}, "
-                             f"have {layout!r}")
-        self.layout, self.step = layout, step
-        self.cos = np.ascontiguousarray(np.cos(angles) * magnitude, np.float32)
-        self.sin = np.ascontiguousarray(np.sin(angles) * magnitude, np.float32)
-        self.n_positions, self.n_pairs = angles.shape
-        self.struct = _abi.kvw_rope_table(
-            self.cos.ctypes.data, self.sin.ctypes.data, self.cos.strides[0],
-            self.n_positions, self.n_pairs, _abi.ROPE_LAYOUTS[layout])
-
-    @classmethod
-    def line(cls, n_positions: int, head_dim: int, theta: float = 10000.0,
-             layout: str = "half_split", inv_freq: Optional[Sequence[float]] = None,
-             magnitude: float = 1.0) -> "Rope":
-        """The usual 1-D tables; inv_freq and magnitude as Llama 3 and YaRN have them."""
-        freq = _frequencies(head_dim, theta) if inv_freq is None else np.asarray(inv_freq)
-        return cls(np.outer(np.arange(n_positions, dtype=np.float64), freq), layout, magnitude)
-
-    @classmethod
-    def grid(cls, sizes: Sequence[int], split: Sequence[int], theta: float = 10000.0,
-             layout: str = "interleaved", first: int = 0) -> "Rope":
-        """Tables of a flattened grid, last axis fastest: (frames, height, width) for video,
-        (height, width) for an image. split: channels of each axis. first: the first index
-        of the first axis (an absolute frame offset)."""
-        if len(sizes) != len(split) or any(part % 2 for part in split):
-            raise ValueError(f"split: need an even number of channels for each of "
-                             f"{len(sizes)} axes, have {list(split)}")
-        at = np.indices(sizes).reshape(len(sizes), -1).astype(np.float64)
-        at[0] += first
-        angles = np.concatenate([np.outer(index, _frequencies(part, theta))
-                                 for index, part in zip(at, split)], axis=1)
-        return cls(angles, layout, step=math.prod(sizes[1:]))
-
-    def rotate(self, x: Any, position: Union[int, Any], sign: int = 1) -> Any:
-        """Rows [..., rows, heads, elems] rotated: row i by position + i, or by the i-th of
-        an array of positions; sign -1 rotates back. A new array, of x's kind and type;
-        elements behind the pairs pass. Computed in f32."""
-        n = x.shape[-3]
-        at = (np.arange(position, position + n) if isinstance(position, (int, np.integer))
-              else np.asarray(position))
-        if n and not 0 <= at.min() <= at.max() < self.n_positions:
-            raise ValueError(f"rotate: positions {at.min()} to {at.max()}: the tables have 0 "
-                             f"to {self.n_positions - 1}")
-        cos, sin = self.cos[at][:, None, :], self.sin[at][:, None, :] * np.float32(sign)
-        return self._apply(x, cos, sin)
-
-    def shift(self, x: Any, delta: int) -> Any:
-        """Rows that are rotated already, moved by delta positions. Those of a grid move by
-        whole steps of its first axis (frames) alone: else height and width would turn."""
-        if delta % self.step or abs(delta) >= self.n_positions:
-            raise ValueError(f"shift: need a multiple of {self.step} below "
-                             f"{self.n_positions}, have {delta}")
-        cos, sin = self.cos[abs(delta)], self.sin[abs(delta)] * np.float32(np.sign(delta))
-        return self._apply(x, cos, sin)
-
-    def _apply(self, x: Any, cos: np.ndarray, sin: np.ndarray) -> Any:
-        if is_torch(x):
-            import torch
-            values = x.float()
-            out: Any = values.clone()
-            turn: Tuple[Any, Any] = (torch.from_numpy(cos), torch.from_numpy(sin))
-        else:
-            values = np.asarray(x, np.float32)
-            out, turn = values.copy(), (cos, sin)
-        if self.layout == "interleaved":
-            first, second = slice(0, 2 * self.n_pairs, 2), slice(1, 2 * self.n_pairs, 2)
-        else:
-            first, second = slice(0, self.n_pairs), slice(self.n_pairs, 2 * self.n_pairs)
-        a, b = values[..., first], values[..., second]
-        out[..., first] = a * turn[0] - b * turn[1]
-        out[..., second] = b * turn[0] + a * turn[1]
-        return out.to(x.dtype) if is_torch(x) else out.astype(x.dtype)
-
-
-def _frequencies(channels: int, theta: float) -> np.ndarray:
-    return theta ** (-np.arange(0, channels, 2, dtype=np.float64) / channels)
 
 
 class _Call(NamedTuple):
@@ -159,7 +70,7 @@ def attention(q: Any, view: Union[View, BatchView], *, also: Optional[Tuple[Any,
     if not is_batch:
         outs, logs = outs[0], logs[0]
     out = _like(outs, q)
-    return (out, _like(logs, q, keep_f32=True)) if lse else out
+    return (out, like(logs, q)) if lse else out
 
 
 def _numpy32(value: Any) -> np.ndarray:
@@ -169,49 +80,53 @@ def _numpy32(value: Any) -> np.ndarray:
     return array if array.ndim == 0 or array.strides[-1] == 4 else np.ascontiguousarray(array)
 
 
-def _like(array: np.ndarray, q: Any, keep_f32: bool = False) -> Any:
-    if is_torch(q):
-        import torch
-        result = torch.from_numpy(array)
-        return result if keep_f32 else result.to(q.dtype)
-    dtype = getattr(q, "dtype", np.dtype(np.float32))
-    return array if keep_f32 or dtype == np.float32 else array.astype(dtype)
+def _like(array: np.ndarray, q: Any) -> Any:
+    """Of q's kind and type."""
+    result, dtype = like(array, q), getattr(q, "dtype", np.dtype(np.float32))
+    return result.to(dtype) if is_torch(q) else result.astype(dtype, copy=False)
 
 
-def _extra(also: Tuple[Any, Any], n_batch: int, view: View) -> List[Tuple[Given, Given]]:
-    """Keys and values of each query's own, in the type of the cache."""
+class _Beside(NamedTuple):
+    """Rows of the caller's, in the type of the cache; scales of int8, [rows, heads]."""
+
+    rows: Given
+    scales: Optional[np.ndarray]
+
+
+def _extra(also: Tuple[Any, Any], n_batch: int, view: View) -> List[Tuple[_Beside, _Beside]]:
+    """Keys and values of each query's own."""
     parts = []
     for value, plane in zip(also, ("k", "v")):
         type = TYPES[view._plane(plane).type]
-        if type == "i8":
-            raise ValueError("also: rows of int8 need scales: only of a cache of other types")
         array = given(value, plane, type)
-        if array.type != type:
-            array = _converted(array, type)
-        parts.append([array.lane(i) for i in range(n_batch)] if len(array.shape) == 4
-                     else [array] * n_batch)
-        if len(array.shape) == 4 and array.shape[0] != n_batch:
+        if len(array.shape) != 4:
+            parts.append([_beside(array, type)] * n_batch)
+        elif array.shape[0] == n_batch:
+            parts.append([_beside(array.lane(i), type) for i in range(n_batch)])
+        else:
             raise ValueError(f"also: need a batch of {n_batch}, have {array.shape[0]}")
     return list(zip(parts[0], parts[1]))
 
 
-def _converted(array: Given, type: str) -> Given:
-    from .arrays import NUMPY_TYPES
+def _beside(array: Given, type: str) -> _Beside:
+    if len(array.shape) != 3:
+        raise ValueError(f"also: need [rows, heads, elems], have {list(array.shape)}")
+    if array.type == type != "i8":
+        return _Beside(array, None)
     out = np.empty(array.shape, NUMPY_TYPES[type])
-    n = array.shape[0] if len(array.shape) == 4 else 1
-    for i in range(n):
-        part = array.lane(i) if len(array.shape) == 4 else array
-        to = out[i] if len(array.shape) == 4 else out
-        args = _abi.kvw_convert_args(
-            part.address, part.strides[0], part.strides[1], to.ctypes.data, to.strides[0],
-            to.strides[1], part.shape[0], part.shape[1], part.shape[2],
-            _abi.NUMS.get(part.type, 99), _abi.NUMS.get(type, 99))
-        if part.shape[0] and lib.rows_convert(c.byref(args)) < 0:
-            raise ValueError(f"rows of type {array.type} cannot become {type}")
-    return Given(out.ctypes.data, out.shape, out.strides, type, out)
+    scales = np.empty(array.shape[:2], np.float32) if type == "i8" else None
+    args = _abi.kvw_convert_args(
+        array.address, *array.strides[:2], out.ctypes.data, *out.strides[:2], *array.shape,
+        _abi.NUMS.get(array.type, 99), _abi.NUMS.get(type, 99))
+    if scales is not None:
+        args.scales = scales.ctypes.data
+        args.scales_row_stride, args.scales_head_stride = scales.strides
+    if array.shape[0] and lib.rows_convert(c.byref(args)) < 0:
+        raise ValueError(f"also: rows of type {array.type} cannot become {type}")
+    return _Beside(Given(out.ctypes.data, out.shape, out.strides, type, out), scales)
 
 
-def _pieces(view: View, call: _Call, extra: Optional[Tuple[Given, Given]], is_masked: bool
+def _pieces(view: View, call: _Call, extra: Optional[Tuple[_Beside, _Beside]], is_masked: bool
             ) -> Tuple[Any, int]:
     """The kernel's pieces. Where a contiguous group shows past and current rows as one, it
     is cut if their biases differ: the cut costs nothing, rows stay where they are."""
@@ -244,17 +159,24 @@ def _pieces(view: View, call: _Call, extra: Optional[Tuple[Given, Given]], is_ma
         to.flags = ((_abi.ATTN_ALWAYS if kind == "kept" and is_masked else 0)
                     | (_abi.ATTN_RAW_KEYS if call.rope is not None else 0))
     if extra is not None:
-        to, (keys, values) = pieces[len(runs)], extra
-        if keys.shape[0] != values.shape[0]:
-            raise ValueError(f"also: {keys.shape[0]} keys, {values.shape[0]} values")
-        to.k, to.v, to.n_rows = keys.address, values.address, keys.shape[0]
-        to.k_row_stride, to.k_head_stride = keys.strides[0], keys.strides[1]
-        to.v_row_stride, to.v_head_stride = values.strides[0], values.strides[1]
-        to.flags = _abi.ATTN_ALWAYS if is_masked else 0
+        _fill_extra(pieces[len(runs)], *extra)
+        pieces[len(runs)].flags = _abi.ATTN_ALWAYS if is_masked else 0
     return pieces, len(pieces)
 
 
-def _one(q: np.ndarray, view: View, extra: Optional[Tuple[Given, Given]], call: _Call
+def _fill_extra(to: _abi.kvw_attn_piece, k: _Beside, v: _Beside) -> None:
+    if k.rows.shape[0] != v.rows.shape[0]:
+        raise ValueError(f"also: {k.rows.shape[0]} keys, {v.rows.shape[0]} values")
+    to.k, to.v, to.n_rows = k.rows.address, v.rows.address, k.rows.shape[0]
+    to.k_row_stride, to.k_head_stride = k.rows.strides[:2]
+    to.v_row_stride, to.v_head_stride = v.rows.strides[:2]
+    if k.scales is not None and v.scales is not None:
+        to.k_scales, to.v_scales = k.scales.ctypes.data, v.scales.ctypes.data
+        to.k_scales_row_stride, to.k_scales_head_stride = k.scales.strides
+        to.v_scales_row_stride, to.v_scales_head_stride = v.scales.strides
+
+
+def _one(q: np.ndarray, view: View, extra: Optional[Tuple[_Beside, _Beside]], call: _Call
          ) -> Tuple[np.ndarray, np.ndarray]:
     if view._hold.is_ended and view._hold.struct is not None:
         raise ValueError("the view was released")

@@ -16,8 +16,8 @@ that is still referred to two chunks later makes begin() say so.
 """
 
 from .image import ImageCache
-from .linear import LinearCache, rebase
+from .linear import LinearCache, rebase, sums
 from .text import TextCache
 from .video import VideoCache
 
-__all__ = ["ImageCache", "LinearCache", "TextCache", "VideoCache", "rebase"]
+__all__ = ["ImageCache", "LinearCache", "TextCache", "VideoCache", "rebase", "sums"]

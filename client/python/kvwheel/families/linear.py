@@ -2,13 +2,14 @@
 """Block-causal linear attention with a convolution's tail (SANA-Video): see LinearCache."""
 
 import os
-from typing import Any, NamedTuple, Optional, Tuple, Union
+from typing import Any, Iterator, NamedTuple, Optional, Tuple, Union
 
 import torch
 
-from ..attention import Rope
 from ..client import Client
 from ..layer import Layer
+from ..linear import linear_attention, linear_sums
+from ..rope import Rope
 from ..spec import Group, Plane, Spec
 from .base import Container, batched, type_of
 
@@ -33,22 +34,37 @@ class LinearLayer:
         """The past of the chunk that is open, as sums (zeros before the first chunk). The
         sums are added up in f32 from the oldest on; the tail is a copy too."""
         with batched(self._state.get(staged=True)) as views:
-            vk, k_sum = (torch.stack([self._sum(view, plane) for view in views])
-                         for plane in ("vk", "k_sum"))
+            parts = [self._sum(view) for view in views]
         with batched(self._tail.get(staged=False)) as views:
             tail = None
             if all(view.n_rows for view in views):
                 tail = torch.stack([view["tail"][-1].torch()[-1, 0].clone() for view in views])
-        return Past(vk.reshape(len(vk), self._heads, self._dim, self._dim), k_sum, tail)
+        return Past(torch.stack([vk for vk, _ in parts]),
+                    torch.stack([k_sum for _, k_sum in parts]), tail)
 
-    def _sum(self, view: Any, plane: str) -> torch.Tensor:
-        """Over the rows that are committed: the chunk's own, written or not, are not past."""
-        total = torch.zeros(self._heads, self._dim ** 2 if plane == "vk" else self._dim)
+    def attend(self, q: torch.Tensor, rotated_q: torch.Tensor, vk: torch.Tensor,
+               k_sum: torch.Tensor, eps: float = 1e-8) -> torch.Tensor:
+        """Linear attention of relu'd queries, [batch, rows, heads, elems], to the past, whose
+        sums are read where they lie, and to the chunk's own sums."""
+        with batched(self._state.get(staged=True)) as views:
+            return torch.stack([
+                linear_attention(q[i], [*self._states(view), (vk[i], k_sum[i])], rotated_q[i],
+                                 eps) for i, view in enumerate(views)])
+
+    def _states(self, view: Any) -> Iterator[Tuple[torch.Tensor, torch.Tensor]]:
+        """The sums of each committed row, the oldest first: the memory itself."""
         for piece in view.pieces:
-            if piece.kind != "current":
-                for row in piece[plane].torch():
-                    total += row
-        return total
+            if piece.kind != "current":  # the chunk's own, written or not, are not past
+                yield from zip(piece["vk"].torch().unflatten(-1, (self._dim, self._dim)),
+                               piece["k_sum"].torch())
+
+    def _sum(self, view: Any) -> Tuple[torch.Tensor, torch.Tensor]:
+        vk = torch.zeros(self._heads, self._dim, self._dim)
+        k_sum = torch.zeros(self._heads, self._dim)
+        for row in self._states(view):
+            vk += row[0]
+            k_sum += row[1]
+        return vk, k_sum
 
     def update(self, vk: torch.Tensor, k_sum: torch.Tensor, tail: torch.Tensor) -> None:
         """Store the chunk's own sums and its last frame: in the clean pass; a pass that
@@ -140,16 +156,8 @@ def rebase(vk: torch.Tensor, rope: Rope, delta: int) -> torch.Tensor:
     return rope.shift(flat, delta).reshape(shape)
 
 
-def use(past: Past, vk: torch.Tensor, k_sum: torch.Tensor, q: torch.Tensor,
-        rotated_q: torch.Tensor, eps: float = 1e-8) -> torch.Tensor:
-    """Linear attention of a chunk: [batch, rows, heads, elems] from relu'd queries, the
-    chunk's own sums and the past."""
-    above = torch.einsum("bhdk,bnhk->bnhd", vk + past.vk, rotated_q)
-    below = torch.einsum("bhk,bnhk->bnh", k_sum + past.k_sum, q) + eps
-    return above / below[..., None]
-
-
 def sums(k: torch.Tensor, rotated_k: torch.Tensor, v: torch.Tensor
          ) -> Tuple[torch.Tensor, torch.Tensor]:
     """A chunk's own vk and k_sum from relu'd keys, [batch, rows, heads, elems], in f32."""
-    return torch.einsum("bnhd,bnhk->bhdk", v.float(), rotated_k.float()), k.sum(1).float()
+    parts = [linear_sums(*of) for of in zip(k, v, rotated_k)]
+    return torch.stack([vk for vk, _ in parts]), torch.stack([k_sum for _, k_sum in parts])
