@@ -64,7 +64,6 @@ _CALLS: Dict[str, List[Any]] = {
     "remove": [_P, _S, _INT],
     "attach": [_P, _S, _U32, _P, _P],
     "cache_part": [_P, _U32, _U32, _P],
-    "group": [_P, _S],
     "layer_at": [_P, _U32, _P],
     "layer_of": [_P, _S, _U32, _P],
     "begin": [_P, _U32, _P, _U32, _P],
@@ -90,7 +89,6 @@ _CALLS: Dict[str, List[Any]] = {
     "wait_step": [_P, _U32, _U32, _U64, _U64],
     "wait_rows": [_P, _U32, _U32, _U32, _U64, _U64],
     "recover": [_P, _U32, _U64, _P],
-    "outside": [_P, _U32, _U64],
     "verify": [_P, _P, _P, _P],
 }
 _OTHERS: Dict[str, Tuple[Any, List[Any]]] = {
@@ -98,12 +96,10 @@ _OTHERS: Dict[str, Tuple[Any, List[Any]]] = {
     "strerror": (_S, [_INT]),
     "version": (_S, []),
     "spec_init": (None, [_P, _S]),
-    "spec_split_heads": (None, [_P, _U32]),
     "spec_preset_name": (_S, [_U32]),
     "disconnect": (None, [_P]),
     "detach": (None, [_P]),
     "cache_spec": (_P, [_P]),
-    "cache_rank": (_U32, [_P]),
 }
 # Calls of a microsecond that wait for nothing: giving the interpreter's lock away and
 # taking it again would cost more than they do.
@@ -117,7 +113,6 @@ _KERNELS: Dict[str, Tuple[Any, List[Any]]] = {
     "linear_update": (_INT, [_P]),
     "linear_use": (_INT, [_P]),
     "rows_convert": (_INT, [_P]),
-    "cpu_flags": (_U32, []),
 }
 
 

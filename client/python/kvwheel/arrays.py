@@ -212,7 +212,3 @@ def given(value: Any, what: str, type: Optional[str] = None) -> Given:
         raise ValueError(f"{what}: rows have no type {array.dtype}")
     return Given(array.__array_interface__["data"][0], array.shape, array.strides, name, array)
 
-
-def bf16_to_f32(bits: np.ndarray) -> np.ndarray:
-    """f32 of bf16 bits (exact)."""
-    return (np.ascontiguousarray(bits).astype(np.uint32) << 16).view(np.float32)

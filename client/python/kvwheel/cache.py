@@ -102,6 +102,7 @@ class Lane(_Lanes):
 
     @property
     def mode(self) -> str:
+        """What set_mode() said last: write, read or skip."""
         return self._core.modes[self.number]
 
     def state(self, rank: Optional[int] = None) -> LaneState:
@@ -205,6 +206,7 @@ class RollingKVCache(_Lanes):
 
     @property
     def client(self) -> Client:
+        """The connection that it goes by."""
         return self._client
 
     def lane(self, number: int) -> Lane:

@@ -27,6 +27,7 @@ class Layer:
 
     @property
     def group(self) -> str:
+        """The name of its group."""
         return self._info.name
 
     def update(self, *planes: Any, row: int = 0) -> bool:

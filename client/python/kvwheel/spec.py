@@ -58,6 +58,7 @@ class Group:
 
     @property
     def model_layers(self) -> List[int]:
+        """The numbers of its layers in the model."""
         return list(range(self.layers) if isinstance(self.layers, int) else self.layers)
 
 
@@ -100,6 +101,7 @@ class Spec:
 
     @property
     def ranks(self) -> int:
+        """How many processes it is split over."""
         return self.head_parts * self.layer_parts * self.lane_parts * self.row_parts
 
     @staticmethod

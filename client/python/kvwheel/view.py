@@ -11,6 +11,7 @@ from .errors import Error
 
 CLASSES = {number: name for name, number in _abi.PIECE_CLASSES.items()}
 TYPES = {number: name for name, number in _abi.TYPES.items()}
+WINDOW_KINDS = {number: name for name, number in _abi.WINDOW_KINDS.items()}
 
 
 class Hold:
@@ -131,17 +132,49 @@ class View:
 
     # What it is.
 
-    step = property(lambda self: self._struct.step, doc="The lane's step.")
-    epoch = property(lambda self: self._struct.epoch, doc="Condition of the group.")
-    generation = property(lambda self: self._struct.generation)
-    end_row = property(lambda self: self._struct.end_row, doc="One past the newest row.")
-    window = property(lambda self: self._struct.window_rows)
-    sink = property(lambda self: self._struct.sink_rows)
-    head_first = property(lambda self: self._struct.head_first)
-    window_kind = property(lambda self: "chunk" if self._struct.window_kind == 1 else "row")
+    @property
+    def step(self) -> int:
+        """The lane's step."""
+        return int(self._struct.step)
+
+    @property
+    def epoch(self) -> int:
+        """Condition (prompt) of the group."""
+        return int(self._struct.epoch)
+
+    @property
+    def generation(self) -> int:
+        """Resets of the group, counted from 1."""
+        return int(self._struct.generation)
+
+    @property
+    def end_row(self) -> int:
+        """One past the newest row."""
+        return int(self._struct.end_row)
+
+    @property
+    def window(self) -> int:
+        """Rows of the group's window, the sink included."""
+        return int(self._struct.window_rows)
+
+    @property
+    def sink(self) -> int:
+        """Rows of the group's sink."""
+        return int(self._struct.sink_rows)
+
+    @property
+    def head_first(self) -> int:
+        """The group's number of the first head here."""
+        return int(self._struct.head_first)
+
+    @property
+    def window_kind(self) -> str:
+        """`chunk` or `row`: which rows each query sees."""
+        return WINDOW_KINDS[self._struct.window_kind]
 
     @property
     def pieces(self) -> Tuple[Piece, ...]:
+        """Its runs of rows: sink, kept, past, current."""
         if self._pieces is None:
             n = self._struct.n_pieces
             self._pieces = tuple(Piece(self._memory, piece) for piece in self._struct.piece[:n])
@@ -244,6 +277,7 @@ class BatchView:
 
     @property
     def n_rows(self) -> List[int]:
+        """Rows of each lane."""
         return [view.n_rows for view in self.views]
 
     def _rows(self, plane: str) -> Optional[Rows]:

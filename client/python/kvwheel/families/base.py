@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the families share: the container, and the layer whose rows are K and V."""
 
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 
@@ -134,7 +134,3 @@ class KVLayer:
     def reset(self) -> None:
         """Forget this layer's rows."""
         self._shared.reset()
-
-
-def layer_numbers(layers: Union[int, Sequence[int]]) -> Sequence[int]:
-    return range(layers) if isinstance(layers, int) else layers

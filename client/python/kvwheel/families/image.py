@@ -158,6 +158,7 @@ class ImageCache(Container):
             self._stored, self._has_images = set(), True
 
     def commit(self) -> None:
+        """As end_image(), which models of this family need not call."""
         self.end_image()
 
     def next_sample(self) -> None:
@@ -174,4 +175,5 @@ class ImageCache(Container):
         self.sample, self._has_images = 0, False
 
     def reset_state(self) -> None:
+        """As clear()."""
         self.clear()

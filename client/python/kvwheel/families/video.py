@@ -145,6 +145,7 @@ class VideoCache(Container):
         return position if self.is_absolute else begun.position
 
     def reset_state(self) -> None:
+        """Start from nothing under the present prompt: the next video."""
         self.shared.reset(epoch={"positions": 0})
         self.shared.set_mode("write")
 
