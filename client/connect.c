@@ -356,6 +356,13 @@ int kvw_connect(const char *socket_path, struct kvw_client **client)
     return client_open(socket_path, socket_path == NULL, client);
 }
 
+int kvw_connect_running(const char *socket_path, struct kvw_client **client)
+{
+    if (client == NULL)
+        return fail(-EINVAL, "connect: no place for the client");
+    return client_open(socket_path, false, client);
+}
+
 void kvw_disconnect(struct kvw_client *client)
 {
     if (client == NULL)

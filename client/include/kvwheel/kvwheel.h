@@ -325,6 +325,10 @@ KVW_API int kvw_spec_config(struct kvw_spec *spec, const char *path, uint32_t ty
  */
 KVW_API int kvw_connect(const char *socket_path, struct kvw_client **client);
 
+/** The same, but with NULL and no daemon there none is started: -ENOENT or -ECONNREFUSED.
+ *  For programs that share a node with others, or whose children a scheduler ends. */
+KVW_API int kvw_connect_running(const char *socket_path, struct kvw_client **client);
+
 /** Detach from all caches and close. Accepts NULL. */
 KVW_API_VOID void kvw_disconnect(struct kvw_client *client);
 
