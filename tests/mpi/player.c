@@ -39,7 +39,7 @@ struct setup {
     uint32_t kind, positions;
     uint64_t rows_end;
     uint64_t rows_max; /* of the group ids */
-    uint32_t flags; /* of attend */
+    uint32_t flags;    /* of attend */
     uint32_t by_cycle;
     uint32_t pause_ms;
     bool is_kept;
@@ -324,14 +324,13 @@ static int attend_layer(struct run *run, uint32_t lane, uint32_t layer, uint64_t
         digest(run, lane, layer, row, n, out, part->head_first * Q_PER_KV + out_first,
                out_n);
     if (error == 0 && out_n == n_q_heads && run->place.row_parts > 1) {
-        uint64_t sum = 0, all[2];
+        uint64_t sum = 0;
         for (size_t i = 0; i < floats; i++) {
             uint32_t bits;
             memcpy(&bits, &out[i], sizeof bits);
             sum = mix(sum + bits);
         }
         run->rows_digest = mix(run->rows_digest + sum);
-        (void)all;
     }
     free(memory);
     return error;
@@ -396,27 +395,38 @@ static int rebuild(struct run *run, uint32_t lane, uint64_t rows, uint64_t at_st
 
 /* ---------------------------------------------------------------------- main ------ */
 
+/* Where the lane stands: all ranks ask, whoever holds it answers. */
+static int stand(struct run *run, uint32_t lane, uint64_t *at_step, uint64_t *row)
+{
+    struct kvw_lane_state state;
+    const bool is_here =
+        kvw_mpi_here(run->mpi, lane, (struct kvw_layer){0}, NULL, NULL) == 0;
+    int error = 0;
+
+    *at_step = *row = 0;
+    if (is_here)
+        error = kvw_mpi_recover(run->mpi, lane, at_step);
+    if (is_here && error == 0)
+        error = kvw_mpi_state(run->mpi, lane, &state);
+    if (is_here && error == 0 && !run->place.is_new)
+        *row = state.group[0].rows;
+    MPI_Allreduce(MPI_IN_PLACE, row, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
+    return error;
+}
+
 static int go_on(struct run *run, uint32_t lane, uint64_t *from)
 {
     const struct timespec pause = {run->setup.pause_ms / 1000,
                                    (long)(run->setup.pause_ms % 1000) * 1000000};
-    struct kvw_lane_state state;
-    uint64_t at_step = 0, row[2];
+    uint64_t at_step;
 
-    int error = kvw_mpi_recover(run->mpi, lane, &at_step);
-    if (error == 0)
-        error = kvw_mpi_state(run->mpi, lane, &state);
+    int error = stand(run, lane, &at_step, from);
     if (error != 0)
         return refused(run, "recover", error);
-    row[0] = run->place.is_new ? 0 : state.group[0].rows;
-    row[1] = 0;
-    MPI_Allreduce(&row[0], &row[1], 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
-    *from = row[1];
-    if (at_step > 0 && run->place.n_new > 0) {
+    if (kvw_mpi_here(run->mpi, lane, (struct kvw_layer){0}, NULL, NULL) != 0)
+        return 0;
+    if (at_step > 0 && run->place.n_new > 0)
         error = rebuild(run, lane, *from, at_step);
-        if (error != 0)
-            return error;
-    }
     for (uint64_t at = *from, n; at < run->setup.rows_end && error == 0; at += n) {
         n = rows_of_step(run, at);
         error = step(run, lane, at, n);
@@ -480,10 +490,8 @@ static int run_all(struct run *run)
     error = kvw_mpi_place(run->mpi, KVW_READER, &run->place);
     run->k = calloc((size_t)KV_HEADS_MAX * ROWS_MAX * DIM, sizeof(float));
     run->v = calloc((size_t)KV_HEADS_MAX * ROWS_MAX * DIM, sizeof(float));
-    for (uint32_t lane = 0; error == 0 && lane < run->setup.n_lanes; lane++) {
-        if (kvw_mpi_here(run->mpi, lane, (struct kvw_layer){0}, NULL, NULL) == 0)
-            error = go_on(run, lane, &from);
-    }
+    for (uint32_t lane = 0; error == 0 && lane < run->setup.n_lanes; lane++)
+        error = go_on(run, lane, &from);
     if (error == 0)
         error = finish(run, from);
     kvw_mpi_fini(run->mpi);
