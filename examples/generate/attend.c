@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/cache.h"
+
 /* A query's rows are at most all pieces twice: sink and recent. */
 #define PIECES_MAX (2 * KVW_VIEW_PIECES_MAX)
 
@@ -143,7 +145,7 @@ static int rotate(const struct attend *attend, float *rows, uint32_t n_heads,
     });
 
     if (result != 0)
-        return fail_set(fail, GENERATE_CACHE, "kernels: rotation refused (%d)", result);
+        return fail_set(fail, FAIL_CACHE, "kernels: rotation refused (%d)", result);
     return 0;
 }
 
@@ -177,7 +179,7 @@ static int convert(const struct attend *attend, const struct kvw_slots *slots,
             .dst_type = to->type,
         });
         if (result != 0)
-            return fail_set(fail, GENERATE_CACHE, "kernels: conversion refused (%d)",
+            return fail_set(fail, FAIL_CACHE, "kernels: conversion refused (%d)",
                             result);
         attend->session->bytes_written += (uint64_t)piece->n_rows * attend->n_kv_heads *
                                           attend->head_dim *
@@ -198,13 +200,13 @@ int attend_write(const struct attend *attend, uint32_t layer, float *k, const fl
     result = kvw_slots(session->cache, 0, session->self[layer], 0, session->open_rows,
                        &slots);
     if (result < 0)
-        return session_refused(fail, "slots", result);
+        return cache_refused(fail, "slots", result);
     if (convert(attend, &slots, 0, k, fail) != 0 ||
         convert(attend, &slots, 1, v, fail) != 0)
         return -EINVAL;
     result =
         kvw_written(session->cache, 0, session->self[layer], 0, session->open_rows);
-    return result < 0 ? session_refused(fail, "written", result) : 0;
+    return result < 0 ? cache_refused(fail, "written", result) : 0;
 }
 
 /* What one call of the kernel reads. */
@@ -278,8 +280,7 @@ static int run_kernel(const struct attend *attend, const struct rows *rows,
     });
 
     if (result != 0)
-        return fail_set(fail, GENERATE_CACHE, "kernels: attention refused (%d)",
-                        result);
+        return fail_set(fail, FAIL_CACHE, "kernels: attention refused (%d)", result);
     return 0;
 }
 
@@ -312,7 +313,7 @@ int attend_run(const struct attend *attend, uint32_t layer, const float *q, floa
     int result = kvw_get(session->cache, 0, session->self[layer], KVW_STAGED, &view);
 
     if (result < 0)
-        return session_refused(fail, "get", result);
+        return cache_refused(fail, "get", result);
     if (is_one_call(attend)) {
         struct rows rows;
         rows.n_pieces = 0;
@@ -324,6 +325,6 @@ int attend_run(const struct attend *attend, uint32_t layer, const float *q, floa
     }
     result = kvw_release(session->cache, &view);
     if (result < 0)
-        return session_refused(fail, "release", result);
+        return cache_refused(fail, "release", result);
     return has_failed(fail) ? -EINVAL : 0;
 }

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "examples/generate/file.h"
+#include "examples/common/file.h"
 
 /* Where a refusal comes from. */
 struct reader {
@@ -23,13 +23,13 @@ static int read_count(const struct reader *in, const char *field, uint32_t count
     json_int_t number;
 
     if (value == NULL)
-        return fail_set(in->fail, GENERATE_MODEL, "%s: %s is missing", in->name, field);
+        return fail_set(in->fail, FAIL_MODEL, "%s: %s is missing", in->name, field);
     if (!json_is_integer(value))
-        return fail_set(in->fail, GENERATE_MODEL, "%s: %s: need a whole number",
-                        in->name, field);
+        return fail_set(in->fail, FAIL_MODEL, "%s: %s: need a whole number", in->name,
+                        field);
     number = json_integer_value(value);
     if (number < 1 || number > (json_int_t)count_max)
-        return fail_set(in->fail, GENERATE_MODEL,
+        return fail_set(in->fail, FAIL_MODEL,
                         "%s: %s: need 1 to %u, have %" JSON_INTEGER_FORMAT, in->name,
                         field, count_max, number);
     *count = (uint32_t)number;
@@ -55,11 +55,10 @@ static int read_positive(const struct reader *in, const char *field, double valu
     if (value == NULL || json_is_null(value))
         return 0;
     if (!json_is_number(value))
-        return fail_set(in->fail, GENERATE_MODEL, "%s: %s: need a number", in->name,
-                        field);
+        return fail_set(in->fail, FAIL_MODEL, "%s: %s: need a number", in->name, field);
     *number = json_number_value(value);
     if (!(*number > 0) || *number > value_max)
-        return fail_set(in->fail, GENERATE_MODEL,
+        return fail_set(in->fail, FAIL_MODEL,
                         "%s: %s: need more than 0 and at most %g, have %g", in->name,
                         field, value_max, *number);
     return 0;
@@ -72,7 +71,7 @@ static int refuse_true(const struct reader *in, const char *field)
 
     if (value == NULL || json_is_null(value) || json_is_false(value))
         return 0;
-    return fail_set(in->fail, GENERATE_MODEL, "%s: %s: only false is served", in->name,
+    return fail_set(in->fail, FAIL_MODEL, "%s: %s: only false is served", in->name,
                     field);
 }
 
@@ -82,8 +81,8 @@ static int refuse_present(const struct reader *in, const char *field)
 
     if (value == NULL || json_is_null(value))
         return 0;
-    return fail_set(in->fail, GENERATE_MODEL, "%s: %s is set: that is not served",
-                    in->name, field);
+    return fail_set(in->fail, FAIL_MODEL, "%s: %s is set: that is not served", in->name,
+                    field);
 }
 
 static int need_word(const struct reader *in, const char *field, const char *word)
@@ -95,7 +94,7 @@ static int need_word(const struct reader *in, const char *field, const char *wor
         return 0;
     if (have != NULL && strcmp(have, word) == 0)
         return 0;
-    return fail_set(in->fail, GENERATE_MODEL, "%s: %s: need \"%s\", have %s%.60s%s",
+    return fail_set(in->fail, FAIL_MODEL, "%s: %s: need \"%s\", have %s%.60s%s",
                     in->name, field, word, have != NULL ? "\"" : "",
                     have != NULL ? have : "something else", have != NULL ? "\"" : "");
 }
@@ -112,7 +111,7 @@ static int read_rope(const struct reader *in, struct model_config *config)
     if (parameters == NULL || json_is_null(parameters))
         return 0;
     if (!json_is_object(parameters))
-        return fail_set(in->fail, GENERATE_MODEL, "%s: rope_parameters: need an object",
+        return fail_set(in->fail, FAIL_MODEL, "%s: rope_parameters: need an object",
                         in->name);
 
     struct reader inner = {in->name, parameters, in->fail};
@@ -127,10 +126,9 @@ static int read_architecture(const struct reader *in)
     const json_t *type = json_object_get(in->json, "model_type");
 
     if (type == NULL)
-        return fail_set(in->fail, GENERATE_MODEL, "%s: model_type is missing",
-                        in->name);
+        return fail_set(in->fail, FAIL_MODEL, "%s: model_type is missing", in->name);
     if (json_is_null(type))
-        return fail_set(in->fail, GENERATE_MODEL,
+        return fail_set(in->fail, FAIL_MODEL,
                         "%s: model_type: need \"llama\", have null", in->name);
     if (need_word(in, "model_type", "llama") != 0)
         return -EINVAL;
@@ -168,19 +166,19 @@ static int read_heads(const struct reader *in, struct model_config *config)
     if (config->head_dim == 0) {
         if (config->hidden % config->n_heads != 0)
             return fail_set(
-                in->fail, GENERATE_MODEL,
+                in->fail, FAIL_MODEL,
                 "%s: num_attention_heads: %u does not divide hidden_size %u, "
                 "and there is no head_dim",
                 in->name, config->n_heads, config->hidden);
         config->head_dim = config->hidden / config->n_heads;
     }
     if (config->head_dim % 2 != 0 || config->head_dim > CONFIG_HEAD_DIM_MAX)
-        return fail_set(in->fail, GENERATE_MODEL,
+        return fail_set(in->fail, FAIL_MODEL,
                         "%s: head_dim: need an even number up to %u, have %u", in->name,
                         CONFIG_HEAD_DIM_MAX, config->head_dim);
     if (config->n_heads % config->n_kv_heads != 0)
         return fail_set(
-            in->fail, GENERATE_MODEL,
+            in->fail, FAIL_MODEL,
             "%s: num_attention_heads: need a multiple of num_key_value_heads "
             "%u, have %u",
             in->name, config->n_kv_heads, config->n_heads);
@@ -196,7 +194,7 @@ static int read_fields(const struct reader *in, struct model_config *config)
         read_positive(in, "rms_norm_eps", 1.0, &config->rms_eps) != 0)
         return -EINVAL;
     if (tied != NULL && !json_is_null(tied) && !json_is_boolean(tied))
-        return fail_set(in->fail, GENERATE_MODEL,
+        return fail_set(in->fail, FAIL_MODEL,
                         "%s: tie_word_embeddings: need true or false", in->name);
     config->is_tied = json_is_true(tied);
     return 0;
@@ -228,7 +226,7 @@ int config_read(const char *folder, struct model_config *config, struct fail *fa
 
     if (path == NULL)
         return fail_memory(fail, "a path");
-    if (file_read(path, CONFIG_BYTES_MAX, GENERATE_MODEL, &text, fail) == 0) {
+    if (file_read(path, CONFIG_BYTES_MAX, FAIL_MODEL, &text, fail) == 0) {
         result = config_parse(text.bytes, text.n_bytes, path, config, fail);
         file_free(&text);
     }

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 
 /* Bounds: above any published Llama, and low enough that no product overflows 64 bits.
  */

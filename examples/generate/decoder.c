@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/matrix.h"
+#include "examples/common/ranks.h"
+
 static uint32_t largest_of(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
@@ -143,7 +146,7 @@ void decoder_feed(struct decoder *decoder, const uint64_t *id, struct fail *fail
     attend_step(&decoder->attend);
     for (uint32_t t = 0; t < n; t++) {
         if (id[t] >= config->vocab) {
-            (void)fail_set(fail, GENERATE_CACHE, "ids: need less than %u, have %llu",
+            (void)fail_set(fail, FAIL_CACHE, "ids: need less than %u, have %llu",
                            config->vocab, (unsigned long long)id[t]);
             break;
         }

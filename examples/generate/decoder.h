@@ -10,9 +10,9 @@
 #ifndef GENERATE_DECODER_H
 #define GENERATE_DECODER_H
 
+#include "examples/common/ranks.h"
 #include "examples/generate/attend.h"
 #include "examples/generate/model.h"
-#include "examples/generate/ranks.h"
 #include "examples/generate/session.h"
 
 struct decoder {

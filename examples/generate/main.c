@@ -5,8 +5,8 @@
  */
 #include <stdio.h>
 
+#include "examples/common/ranks.h"
 #include "examples/generate/options.h"
-#include "examples/generate/ranks.h"
 #include "examples/generate/run.h"
 
 int main(int argc, char **argv)

@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/matrix.h"
+#include "examples/common/ranks.h"
+
 #define NAME_BYTES 96u
 
 enum { /* the matrices of a layer, in the order of matrix_names */
@@ -27,15 +30,6 @@ static const char *const matrix_names[LAYER_MATRICES] = {
 
 static const char *const norm_names[2] = {"input_layernorm",
                                           "post_attention_layernorm"};
-
-struct share share_of(uint32_t n_rows, uint32_t parts, uint32_t part)
-{
-    uint32_t base = n_rows / parts;
-    uint32_t extra = n_rows % parts; /* the first `extra` parts have one more */
-
-    return (struct share){part * base + (part < extra ? part : extra),
-                          base + (part < extra ? 1 : 0)};
-}
 
 /* Rows and columns of a layer's matrix. */
 static void matrix_shape(const struct model_config *config, int which, uint32_t *n_rows,

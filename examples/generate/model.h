@@ -15,19 +15,12 @@
 #ifndef GENERATE_MODEL_H
 #define GENERATE_MODEL_H
 
+#include "examples/common/fail.h"
+#include "examples/common/matrix.h"
+#include "examples/common/ranks.h"
+#include "examples/common/weights.h"
 #include "examples/generate/config.h"
-#include "examples/generate/fail.h"
 #include "examples/generate/layers.h"
-#include "examples/generate/weights.h"
-
-/* An interval of rows. */
-struct share {
-    uint32_t first;
-    uint32_t n;
-};
-
-/** Part `part` of `parts` of n_rows: as even as it can be. */
-struct share share_of(uint32_t n_rows, uint32_t parts, uint32_t part);
 
 struct model_layer {
     float *norm_attention;

@@ -10,6 +10,8 @@
 
 #include <kvwheel/kvwheel.h>
 
+#include "examples/common/flags.h"
+
 const char options_help[] =
     "usage: [mpirun -n R] kvwheel-generate --model DIR --prompt TEXT [flags]\n"
     "\n"
@@ -111,62 +113,19 @@ static const struct option flags[] = {
     {NULL, 0, NULL, 0},
 };
 
-/* A setting with a name. */
-struct word {
-    const char *name;
-    uint32_t value;
-};
-
-static const struct word type_words[] = {
+static const struct flag_word type_words[] = {
     {"f32", KVW_F32}, {"bf16", KVW_BF16}, {"f16", KVW_F16}, {NULL, 0}};
-static const struct word positions_words[] = {
+static const struct flag_word positions_words[] = {
     {"window", KVW_POSITIONS_WINDOW}, {"absolute", KVW_POSITIONS_ABSOLUTE}, {NULL, 0}};
-
-static const char *name_of(const struct word *words, uint32_t value)
-{
-    while (words->name != NULL && words->value != value)
-        words++;
-    return words->name != NULL ? words->name : "unknown";
-}
 
 const char *settings_type_name(uint32_t type)
 {
-    return name_of(type_words, type);
+    return flag_name(type_words, type);
 }
 
 const char *settings_positions_name(uint32_t positions)
 {
-    return name_of(positions_words, positions);
-}
-
-static int parse_word(const char *name, const char *text, const struct word *words,
-                      uint32_t *value, struct fail *fail)
-{
-    for (const struct word *word = words; word->name != NULL; word++) {
-        if (strcmp(word->name, text) == 0) {
-            *value = word->value;
-            return 0;
-        }
-    }
-    return fail_set(fail, GENERATE_USAGE, "%s: need %s, %s%s%s, have %.40s", name,
-                    words[0].name, words[1].name, words[2].name != NULL ? " or " : "",
-                    words[2].name != NULL ? words[2].name : "", text);
-}
-
-int parse_number(const char *name, const char *text, uint64_t number_max,
-                 uint64_t *number, struct fail *fail)
-{
-    char *end;
-
-    errno = 0;
-    unsigned long long parsed = strtoull(text, &end, 10);
-    if (errno != 0 || end == text || *end != '\0' || text[0] < '0' || text[0] > '9' ||
-        parsed > number_max)
-        return fail_set(fail, GENERATE_USAGE,
-                        "%s: need a whole number up to %llu, have %.40s", name,
-                        (unsigned long long)number_max, text);
-    *number = parsed;
-    return 0;
+    return flag_name(positions_words, positions);
 }
 
 static int parse_temperature(const char *text, float *temperature, struct fail *fail)
@@ -175,24 +134,11 @@ static int parse_temperature(const char *text, float *temperature, struct fail *
     float parsed = strtof(text, &end);
 
     if (end == text || *end != '\0' || !(parsed > 0) || !isfinite(parsed))
-        return fail_set(fail, GENERATE_USAGE,
+        return fail_set(fail, FAIL_USAGE,
                         "--temperature: need a number above 0 (for the likeliest token "
                         "--greedy), have %.40s",
                         text);
     *temperature = parsed;
-    return 0;
-}
-
-static int parse_rows(const char *name, const char *text, uint64_t rows_max,
-                      uint32_t *rows, struct fail *fail)
-{
-    uint64_t number = 0;
-
-    if (parse_number(name, text, rows_max, &number, fail) != 0)
-        return -EINVAL;
-    if (number == 0)
-        return fail_set(fail, GENERATE_USAGE, "%s: need 1 at least, have 0", name);
-    *rows = (uint32_t)number;
     return 0;
 }
 
@@ -205,16 +151,16 @@ static int parse_setting(int flag, const char *text, struct options *options,
     switch (flag) {
     case FLAG_WINDOW:
         options->given |= GIVEN_WINDOW;
-        return parse_number("--window", text, OPTIONS_ROWS_MAX, &to->window_rows, fail);
+        return flag_number("--window", text, OPTIONS_ROWS_MAX, &to->window_rows, fail);
     case FLAG_SINK:
         options->given |= GIVEN_SINK;
-        return parse_number("--sink", text, OPTIONS_ROWS_MAX, &to->sink_rows, fail);
+        return flag_number("--sink", text, OPTIONS_ROWS_MAX, &to->sink_rows, fail);
     case FLAG_POSITIONS:
         options->given |= GIVEN_POSITIONS;
-        return parse_word("--positions", text, positions_words, &to->positions, fail);
+        return flag_word("--positions", text, positions_words, &to->positions, fail);
     case FLAG_DTYPE:
         options->given |= GIVEN_TYPE;
-        return parse_word("--dtype", text, type_words, &to->type, fail);
+        return flag_word("--dtype", text, type_words, &to->type, fail);
     case FLAG_GREEDY:
         options->given |= GIVEN_GREEDY;
         to->sampling.is_greedy = true;
@@ -224,18 +170,18 @@ static int parse_setting(int flag, const char *text, struct options *options,
         return parse_temperature(text, &to->sampling.temperature, fail);
     case FLAG_SEED:
         options->given |= GIVEN_SEED;
-        return parse_number("--seed", text, INT64_MAX, &to->sampling.seed, fail);
+        return flag_number("--seed", text, INT64_MAX, &to->sampling.seed, fail);
     case FLAG_CHUNK:
         options->given |= GIVEN_CHUNK;
-        return parse_rows("--chunk", text, OPTIONS_CHUNK_MAX, &to->chunk_rows, fail);
+        return flag_count("--chunk", text, OPTIONS_CHUNK_MAX, &to->chunk_rows, fail);
     case FLAG_TOKENS:
-        return parse_number("--tokens", text, OPTIONS_ROWS_MAX, &options->n_tokens,
-                            fail);
+        return flag_number("--tokens", text, OPTIONS_ROWS_MAX, &options->n_tokens,
+                           fail);
     case FLAG_NLL_CHUNK:
-        return parse_rows("--nll-chunk", text, OPTIONS_CHUNK_MAX,
+        return flag_count("--nll-chunk", text, OPTIONS_CHUNK_MAX,
                           &options->nll_chunk_rows, fail);
     default:
-        return fail_set(fail, GENERATE_USAGE, "unknown flag; --help lists them");
+        return fail_set(fail, FAIL_USAGE, "unknown flag; --help lists them");
     }
 }
 
@@ -284,19 +230,18 @@ static int check_together(const struct options *options, struct fail *fail)
     if (options->is_help)
         return 0;
     if (options->model == NULL)
-        return fail_set(fail, GENERATE_USAGE, "--model: need the folder of a model");
+        return fail_set(fail, FAIL_USAGE, "--model: need the folder of a model");
     if (n_texts > 1)
-        return fail_set(fail, GENERATE_USAGE,
+        return fail_set(fail, FAIL_USAGE,
                         "--prompt, --prompt-ids, --nll: need one of them, have %d",
                         n_texts);
     if (n_texts == 0 && options->resume == NULL)
-        return fail_set(fail, GENERATE_USAGE, "--prompt: need a prompt to go on from");
+        return fail_set(fail, FAIL_USAGE, "--prompt: need a prompt to go on from");
     if (options->nll != NULL && options->resume != NULL)
-        return fail_set(fail, GENERATE_USAGE,
-                        "--resume: scoring (--nll) keeps nothing");
+        return fail_set(fail, FAIL_USAGE, "--resume: scoring (--nll) keeps nothing");
     if ((options->given & GIVEN_GREEDY) &&
         (options->given & (GIVEN_TEMPERATURE | GIVEN_SEED)))
-        return fail_set(fail, GENERATE_USAGE,
+        return fail_set(fail, FAIL_USAGE,
                         "--greedy: takes no --temperature and no --seed");
     return 0;
 }
@@ -319,7 +264,7 @@ int options_parse(int argc, char **argv, struct options *options, struct fail *f
     while ((flag = getopt_long(argc, argv, "", flags, NULL)) != -1) {
         if (flag == '?')
             return fail_set(
-                fail, GENERATE_USAGE,
+                fail, FAIL_USAGE,
                 "%.60s: unknown, ambiguous or without its value; --help lists "
                 "the flags",
                 argv[optind - 1]);
@@ -327,8 +272,8 @@ int options_parse(int argc, char **argv, struct options *options, struct fail *f
             return -EINVAL;
     }
     if (optind < argc)
-        return fail_set(fail, GENERATE_USAGE,
-                        "%.60s: unexpected; --help lists the flags", argv[optind]);
+        return fail_set(fail, FAIL_USAGE, "%.60s: unexpected; --help lists the flags",
+                        argv[optind]);
     if (options->nll != NULL)
         options->n_tokens = 0;
     return check_together(options, fail);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 #include "examples/generate/sample.h"
 
 #define OPTIONS_ROWS_MAX (1u << 30) /* of a window, and of a whole text */
@@ -59,9 +59,5 @@ extern const char options_help[];
 /** "f32", "window" ... of a setting. */
 const char *settings_type_name(uint32_t type);
 const char *settings_positions_name(uint32_t positions);
-
-/** A whole number from text, at most number_max. @return 0 or -EINVAL. */
-int parse_number(const char *name, const char *text, uint64_t number_max,
-                 uint64_t *number, struct fail *fail);
 
 #endif

@@ -8,20 +8,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "examples/common/stream.h"
 #include "examples/generate/prompt.h"
 #include "examples/generate/text.h"
 
 #define PROGRESS_SECONDS 2.0
-
-double output_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 int output_open(struct output *output, const struct options *options, bool is_first,
                 uint32_t vocab, struct fail *fail)
@@ -30,38 +22,16 @@ int output_open(struct output *output, const struct options *options, bool is_fi
         .is_on = is_first,
         .is_json = options->is_json,
         .is_bytes = vocab == PROMPT_BYTE_VOCAB,
-        .started = output_now(),
-        .reported = output_now(),
+        .started = stream_now(),
+        .reported = stream_now(),
     };
     if (!is_first || options->logits == NULL)
         return 0;
     output->logits = fopen(options->logits, "wbe");
     if (output->logits == NULL)
-        return fail_set(fail, GENERATE_IO, "--logits: %s: %s", options->logits,
+        return fail_set(fail, FAIL_IO, "--logits: %s: %s", options->logits,
                         strerror(errno));
     return 0;
-}
-
-static int check_stdout(struct fail *fail)
-{
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return 0;
-    return fail_set(fail, GENERATE_IO, "stdout: %s", strerror(errno));
-}
-
-/* One object, one line. */
-static int print_json(json_t *json, struct fail *fail)
-{
-    int result = json == NULL
-                     ? -1
-                     : json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
-
-    json_decref(json);
-    if (json == NULL)
-        return fail_memory(fail, "a line of JSON");
-    if (result != 0 || fputc('\n', stdout) == EOF)
-        return fail_set(fail, GENERATE_IO, "stdout: %s", strerror(errno));
-    return check_stdout(fail);
 }
 
 int output_token(const struct output *output, uint64_t row, uint32_t id,
@@ -70,13 +40,13 @@ int output_token(const struct output *output, uint64_t row, uint32_t id,
     if (!output->is_on)
         return 0;
     if (output->is_json)
-        return print_json(
+        return stream_json(
             json_pack("{sIsI}", "row", (json_int_t)row, "token", (json_int_t)id), fail);
     if (output->is_bytes)
         fputc((int)id, stdout);
     else
         fprintf(stdout, "%u ", id);
-    return check_stdout(fail);
+    return stream_check(fail);
 }
 
 int output_logits(const struct output *output, const float *logits, uint32_t vocab,
@@ -85,7 +55,7 @@ int output_logits(const struct output *output, const float *logits, uint32_t voc
     if (output->logits == NULL ||
         fwrite(logits, sizeof(float), vocab, output->logits) == vocab)
         return 0;
-    return fail_set(fail, GENERATE_IO, "--logits: %s", strerror(errno));
+    return fail_set(fail, FAIL_IO, "--logits: %s", strerror(errno));
 }
 
 void output_progress(struct output *output, uint64_t row, uint64_t n_done,
@@ -95,7 +65,7 @@ void output_progress(struct output *output, uint64_t row, uint64_t n_done,
 
     if (!output->is_on)
         return;
-    now = output_now();
+    now = stream_now();
     if (now - output->reported < PROGRESS_SECONDS)
         return;
     output->reported = now;
@@ -165,7 +135,7 @@ static json_t *spelt(const struct output *output, const struct result *result)
 static json_t *pack_common(const struct output *output, const struct result *result)
 {
     const struct settings *settings = result->settings;
-    const double seconds = output_now() - output->started;
+    const double seconds = stream_now() - output->started;
     const uint64_t n = result->is_nll ? result->n_scored : result->n_new_tokens;
 
     return json_pack(
@@ -205,7 +175,7 @@ static int print_result_json(const struct output *output, const struct result *r
         json_decref(json);
         return fail_memory(fail, "the result");
     }
-    return print_json(json, fail);
+    return stream_json(json, fail);
 }
 
 static int print_result_text(const struct output *output, const struct result *result,
@@ -218,13 +188,13 @@ static int print_result_text(const struct output *output, const struct result *r
                 output->is_bytes ? "byte" : "token");
     else if (result->n_tokens > 0)
         fputc('\n', stdout);
-    return check_stdout(fail);
+    return stream_check(fail);
 }
 
 int output_result(const struct output *output, const struct result *result,
                   struct fail *fail)
 {
-    const double seconds = output_now() - output->started;
+    const double seconds = stream_now() - output->started;
     const uint64_t n = result->is_nll ? result->n_scored : result->n_new_tokens;
 
     if (!output->is_on)
@@ -255,5 +225,5 @@ int output_close(struct output *output, struct fail *fail)
     output->logits = NULL;
     if (logits == NULL || fclose(logits) == 0)
         return 0;
-    return fail_set(fail, GENERATE_IO, "--logits: %s", strerror(errno));
+    return fail_set(fail, FAIL_IO, "--logits: %s", strerror(errno));
 }

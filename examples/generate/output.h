@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 #include "examples/generate/options.h"
 
 struct output {
@@ -43,9 +43,6 @@ struct result {
     double nll; /* nats */
     uint64_t n_scored;
 };
-
-/** Seconds on a clock that only goes forward. */
-double output_now(void);
 
 int output_open(struct output *output, const struct options *options, bool is_first,
                 uint32_t vocab, struct fail *fail);

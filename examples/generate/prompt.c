@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/generate/file.h"
+#include "examples/common/file.h"
 
 static const char separators[] = ", \t\r\n";
 
@@ -35,10 +35,9 @@ static int from_list(const char *name, const char *text, uint32_t vocab,
         unsigned long long id = strtoull(text, &end, 10);
         if (*text < '0' || *text > '9' || errno != 0 ||
             (*end != '\0' && strchr(separators, *end) == NULL))
-            return fail_set(fail, GENERATE_USAGE, "%s: need ids, have %.20s", name,
-                            text);
+            return fail_set(fail, FAIL_USAGE, "%s: need ids, have %.20s", name, text);
         if (id >= vocab)
-            return fail_set(fail, GENERATE_USAGE,
+            return fail_set(fail, FAIL_USAGE,
                             "%s: need ids below vocab_size %u, have %llu", name, vocab,
                             id);
         prompt->id[prompt->n++] = (uint32_t)id;
@@ -53,7 +52,7 @@ static int from_file(const struct options *options, uint32_t vocab,
     struct file_text text;
     int result;
 
-    if (file_read(options->nll, OPTIONS_ROWS_MAX, GENERATE_IO, &text, fail) != 0)
+    if (file_read(options->nll, OPTIONS_ROWS_MAX, FAIL_IO, &text, fail) != 0)
         return -EINVAL;
     if (vocab == PROMPT_BYTE_VOCAB)
         result = from_bytes(text.bytes, text.n_bytes, prompt, fail);
@@ -62,7 +61,7 @@ static int from_file(const struct options *options, uint32_t vocab,
     file_free(&text);
     if (result == 0 && prompt->n < 2)
         return fail_set(
-            fail, GENERATE_USAGE,
+            fail, FAIL_USAGE,
             "--nll: %s: need 2 tokens at least (the first is given), have %llu",
             options->nll, (unsigned long long)prompt->n);
     return result;
@@ -84,13 +83,12 @@ int prompt_read(const struct options *options, uint32_t vocab, struct prompt *pr
         result = from_bytes(options->prompt, strlen(options->prompt), prompt, fail);
     else
         return fail_set(
-            fail, GENERATE_USAGE,
+            fail, FAIL_USAGE,
             "--prompt: text needs a vocabulary of 256 (bytes), the model has "
             "%u: use --prompt-ids",
             vocab);
     if (result == 0 && prompt->n == 0)
-        return fail_set(fail, GENERATE_USAGE,
-                        "--prompt: need one token at least, have 0");
+        return fail_set(fail, FAIL_USAGE, "--prompt: need one token at least, have 0");
     return result;
 }
 

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 #include "examples/generate/options.h"
 
 #define PROMPT_BYTE_VOCAB 256u /* a vocabulary of bytes */

@@ -163,12 +163,12 @@ static int open_run(struct run *run, struct fail *fail)
     const uint64_t n_tokens = options->n_tokens;
 
     if (run->ranks->n_local != run->ranks->n_ranks)
-        (void)fail_set(fail, GENERATE_RANKS,
+        (void)fail_set(fail, FAIL_RANKS,
                        "ranks: need all %u on one node, have %u of them here",
                        run->ranks->n_ranks, run->ranks->n_local);
     else if (model_open(options->model, &run->model, fail) == 0 &&
              run->ranks->n_ranks > run->model.config.n_kv_heads)
-        (void)fail_set(fail, GENERATE_RANKS,
+        (void)fail_set(fail, FAIL_RANKS,
                        "ranks: the model's num_key_value_heads allow %u, have %u",
                        run->model.config.n_kv_heads, run->ranks->n_ranks);
     if (!has_failed(fail) && ranks_is_first(run->ranks))

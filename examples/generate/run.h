@@ -3,9 +3,9 @@
 #ifndef GENERATE_RUN_H
 #define GENERATE_RUN_H
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
+#include "examples/common/ranks.h"
 #include "examples/generate/options.h"
-#include "examples/generate/ranks.h"
 
 /** Generate or score. All ranks call it; it ends in agreement. @return 0 or -EINVAL. */
 int run_generate(const struct options *options, struct ranks *ranks, struct fail *fail);

@@ -17,10 +17,6 @@ struct sampling {
     uint64_t seed;
 };
 
-/** Philox4x32-10: four random words for a counter and a key. Salmon et al., "Parallel
- *  Random Numbers: As Easy as 1, 2, 3" (SC'11), section 3.3. */
-void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
-
 /** Choose the token that follows row `row`. Greedy: the largest logit, the lowest id of
  *  equals. Else softmax(logits / temperature). NaN logits never win. */
 uint32_t sample_token(const struct sampling *sampling, const float *logits,

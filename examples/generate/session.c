@@ -7,16 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OWNER_NS 10000000000ull /* a rank of a job that is being killed may linger */
-#define RECOVER_NS 30000000000ull
-
-int session_refused(struct fail *fail, const char *what, int error)
-{
-    const char *words = kvw_last_error();
-
-    return fail_set(fail, GENERATE_CACHE, "kvwheel: %s: %s", what,
-                    words[0] != '\0' ? words : kvw_strerror(error));
-}
+#include "examples/common/cache.h"
+#include "examples/common/ranks.h"
 
 int session_heads(const struct session *session, uint32_t rank, struct share *heads,
                   struct fail *fail)
@@ -25,20 +17,9 @@ int session_heads(const struct session *session, uint32_t rank, struct share *he
     int result = kvw_cache_part(session->cache, session->group_self, rank, &part);
 
     if (result < 0)
-        return session_refused(fail, "heads of a rank", result);
+        return cache_refused(fail, "heads of a rank", result);
     *heads = (struct share){part.head_first, part.n_heads};
     return 0;
-}
-
-/* Attach as our rank, waiting for a dying owner to be gone. */
-static int attach(struct session *session, uint32_t rank, struct fail *fail)
-{
-    struct kvw_attach_options options = KVW_ATTACH_OPTIONS_INIT;
-
-    options.owner_timeout_ns = OWNER_NS;
-    int result = kvw_attach(session->client, session->plan.name, rank, &options,
-                            &session->cache);
-    return result < 0 ? session_refused(fail, "attach", result) : 0;
 }
 
 /* Groups, layers and heads of the attached cache. */
@@ -52,7 +33,7 @@ static int find_layers(struct session *session, uint32_t rank, struct fail *fail
 
     for (int i = 0; i < 3; i++) {
         if (groups[i] < 0)
-            return session_refused(fail, "groups of the cache", groups[i]);
+            return cache_refused(fail, "groups of the cache", groups[i]);
     }
     session->group_self = (uint32_t)groups[0];
     session->group_ids = (uint32_t)groups[1];
@@ -67,24 +48,16 @@ static int find_layers(struct session *session, uint32_t rank, struct fail *fail
     if (result == 0)
         result = kvw_layer_of(session->cache, "job", 0, &session->job);
     if (result < 0)
-        return session_refused(fail, "layers of the cache", result);
+        return cache_refused(fail, "layers of the cache", result);
     return session_heads(session, rank, &session->kv_heads, fail);
 }
 
-/* After a job that died its ranks may stand at different steps: go back to the last one
- * that all of them have. */
 static int settle(struct session *session, uint32_t rank, struct fail *fail)
 {
     struct kvw_lane_state state;
-    int result = 0;
 
-    if (session->plan.was_there)
-        result = kvw_recover(session->cache, 0, RECOVER_NS, NULL);
-    if (result < 0)
-        return session_refused(fail, "recover", result);
-    result = kvw_state(session->cache, 0, rank, &state);
-    if (result < 0)
-        return session_refused(fail, "state", result);
+    if (cache_settle(session->cache, rank, session->plan.was_there, &state, fail) != 0)
+        return -EINVAL;
     session->rows = state.group[session->group_self].rows;
     session->ids_rows = state.group[session->group_ids].rows;
     session->plan.is_resumed = state.group[session->group_job].rows > 0;
@@ -100,8 +73,9 @@ static int attach_and_settle(struct session *session, const struct options *opti
     if (session->client == NULL)
         result = kvw_connect(options->socket, &session->client);
     if (result < 0)
-        (void)session_refused(fail, "connect", result);
-    else if (attach(session, ranks->rank, fail) == 0)
+        (void)cache_refused(fail, "connect", result);
+    else if (cache_attach(session->client, session->plan.name, ranks->rank,
+                          &session->cache, fail) == 0)
         (void)find_layers(session, ranks->rank, fail);
     if (ranks_agree(ranks, fail) != 0)
         return -EINVAL;
@@ -116,11 +90,11 @@ static int check_new_text(struct session *session, const struct options *options
     const uint64_t need = prompt->n + options->n_tokens;
 
     if (prompt->n == 0)
-        return fail_set(fail, GENERATE_USAGE,
+        return fail_set(fail, FAIL_USAGE,
                         "--resume: the text in %s has not begun: need --prompt",
                         session->plan.name);
     if (need > session->plan.ids_max)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--tokens: %s has room for %" PRIu64
                         " ids, prompt and tokens need "
                         "%" PRIu64 ": begin another cache",
@@ -170,7 +144,7 @@ int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
     int result = kvw_get(session->cache, 0, session->ids, KVW_COMMITTED, &view);
 
     if (result < 0)
-        return session_refused(fail, "get of ids", result);
+        return cache_refused(fail, "get of ids", result);
     for (uint32_t i = 0; i < view.n_pieces && done < n; i++) {
         const struct kvw_piece *piece = &view.piece[i];
         const char *from = kvw_piece_at(&view.plane[0], piece, 0);
@@ -184,9 +158,9 @@ int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
     }
     result = kvw_release(session->cache, &view);
     if (result < 0)
-        return session_refused(fail, "release of ids", result);
+        return cache_refused(fail, "release of ids", result);
     if (done != n)
-        return fail_set(fail, GENERATE_CACHE,
+        return fail_set(fail, FAIL_CACHE,
                         "kvwheel: ids: need %" PRIu64 " rows from %" PRIu64
                         " on, have %" PRIu64,
                         n, first, view.end_row);
@@ -208,7 +182,7 @@ int session_begin(struct session *session, uint64_t n_rows, uint64_t n_ids,
             .group = session->group_ids, .row = session->ids_rows, .n = n_ids};
     int result = kvw_begin(session->cache, 0, items, n_items, begun);
     if (result < 0)
-        return session_refused(fail, "begin", result);
+        return cache_refused(fail, "begin", result);
     session->open_rows = n_rows;
     session->open_ids = n_ids;
     session->position = begun[0].position;
@@ -222,7 +196,7 @@ int session_write_ids(struct session *session, const uint32_t *id, struct fail *
         kvw_update(session->cache, 0, session->ids, 0, session->open_ids, &source);
 
     if (result < 0)
-        return session_refused(fail, "update of ids", result);
+        return cache_refused(fail, "update of ids", result);
     session->bytes_written += session->open_ids * sizeof(id[0]);
     return 0;
 }
@@ -232,7 +206,7 @@ int session_commit(struct session *session, struct fail *fail)
     int result = kvw_commit(session->cache, 0, NULL, 0);
 
     if (result < 0)
-        return session_refused(fail, "commit", result);
+        return cache_refused(fail, "commit", result);
     session->rows += session->open_rows;
     session->ids_rows += session->open_ids;
     session->open_rows = 0;

@@ -10,8 +10,6 @@
  * rows of `self` (K and V of ids that are there already) and, once the prompt is
  * through, the id that follows. So at every step ids has what is needed to go on, and
  * the step of a text is everything that there is to know about it.
- *
- * Refusals of kvwheel become ours with its own words.
  */
 #ifndef GENERATE_SESSION_H
 #define GENERATE_SESSION_H
@@ -21,20 +19,20 @@
 
 #include <kvwheel/kvwheel.h>
 
+#include "examples/common/cache.h"
+#include "examples/common/fail.h"
+#include "examples/common/ranks.h"
 #include "examples/generate/config.h"
-#include "examples/generate/fail.h"
 #include "examples/generate/model.h"
 #include "examples/generate/options.h"
 #include "examples/generate/prompt.h"
-#include "examples/generate/ranks.h"
 
-#define SESSION_NAME_BYTES 64u
 #define SESSION_KEPT_IDS (1u << 18) /* room for ids in a kept cache, at least */
 
 /* What rank 0 finds or decides, and gives to everybody. */
 struct session_plan {
     struct settings settings;
-    char name[SESSION_NAME_BYTES];
+    char name[CACHE_NAME_BYTES];
     uint64_t ids_max;     /* rows of the group ids */
     uint64_t prompt_rows; /* of the text; 0 while unknown */
     uint64_t resumed_row; /* rows of self that were there */
@@ -96,9 +94,6 @@ int session_commit(struct session *session, struct fail *fail);
 
 /** Bytes that `rows` rows of self need, over all ranks. */
 uint64_t session_row_bytes(const struct session *session, uint64_t rows);
-
-/** Record a refusal of kvwheel: "WHAT: its words". @return -EINVAL */
-int session_refused(struct fail *fail, const char *what, int error);
 
 /* ---- parts of session_open(), in files of their own ---- */
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/cache.h"
 #include "examples/generate/session.h"
 
 #define JOB_MAGIC 0x4757564bu /* "KVWG" */
@@ -62,7 +63,7 @@ static int write_text(struct session *session, const struct model *model,
     fill_job(session, model, words);
     int result = kvw_update(session->cache, 0, session->job, 0, 1, &source);
     if (result < 0)
-        return session_refused(fail, "update of job", result);
+        return cache_refused(fail, "update of job", result);
     session->bytes_written += sizeof(words);
     return session_write_ids(session, prompt->id, fail);
 }
@@ -77,12 +78,12 @@ int session_begin_text(struct session *session, const struct model *model,
     int result = kvw_begin(session->cache, 0, items, 2, NULL);
 
     if (result < 0)
-        return session_refused(fail, "begin of the prompt", result);
+        return cache_refused(fail, "begin of the prompt", result);
     session->open_ids = n_ids;
     result = kvw_cache_part(session->cache, session->group_ids,
                             kvw_cache_rank(session->cache), &part);
     if (result < 0)
-        return session_refused(fail, "who holds the ids", result);
+        return cache_refused(fail, "who holds the ids", result);
     if (part.n_heads > 0 && write_text(session, model, prompt, fail) != 0)
         return -EINVAL;
     return session_commit(session, fail);
@@ -95,16 +96,16 @@ static int read_job(const struct session *session, uint32_t words[SESSION_JOB_WO
     int result = kvw_get(session->cache, 0, session->job, KVW_COMMITTED, &view);
 
     if (result < 0)
-        return session_refused(fail, "get of job", result);
+        return cache_refused(fail, "get of job", result);
     if (view.n_pieces > 0)
         memcpy(words, kvw_piece_at(&view.plane[0], &view.piece[0], 0),
                sizeof(words[0]) * SESSION_JOB_WORDS);
     result = kvw_release(session->cache, &view);
     if (result < 0)
-        return session_refused(fail, "release of job", result);
+        return cache_refused(fail, "release of job", result);
     if (view.n_pieces == 0 || words[JOB_WORD_MAGIC] != JOB_MAGIC ||
         words[JOB_WORD_VERSION] != JOB_VERSION)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--resume: the cache %s was not made by this version of "
                         "kvwheel-generate",
                         session->plan.name);
@@ -121,21 +122,21 @@ static int adopt_sampling(struct session *session, const struct options *options
 
     memcpy(&had.temperature, &words[JOB_WORD_TEMPERATURE], sizeof(had.temperature));
     if ((options->given & GIVEN_GREEDY) && !had.is_greedy)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--greedy: the text in %s was begun with sampling",
                         session->plan.name);
     if ((options->given & (GIVEN_SEED | GIVEN_TEMPERATURE)) && had.is_greedy)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--seed, --temperature: the text in %s was begun with --greedy",
                         session->plan.name);
     if ((options->given & GIVEN_SEED) && asked->seed != had.seed)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--seed: the text in %s has %" PRIu64 ", asked for %" PRIu64,
                         session->plan.name, had.seed, asked->seed);
     if ((options->given & GIVEN_TEMPERATURE) &&
         !(asked->temperature == had.temperature))
         return fail_set(
-            fail, GENERATE_RESUME, "--temperature: the text in %s has %g, asked for %g",
+            fail, FAIL_RESUME, "--temperature: the text in %s has %g, asked for %g",
             session->plan.name, (double)had.temperature, (double)asked->temperature);
     session->plan.settings.sampling = had;
     return 0;
@@ -151,7 +152,7 @@ static int check_prompt(const struct session *session, const struct prompt *prom
     if (prompt->n == 0)
         return 0;
     if (prompt->n != session->plan.prompt_rows)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--prompt: the text in %s began with %" PRIu64
                         " tokens, asked for %" PRIu64,
                         session->plan.name, session->plan.prompt_rows, prompt->n);
@@ -161,8 +162,8 @@ static int check_prompt(const struct session *session, const struct prompt *prom
     result = session_read_ids(session, 0, prompt->n, stored, fail);
     if (result == 0 && memcmp(stored, prompt->id, sizeof(stored[0]) * prompt->n) != 0)
         result =
-            fail_set(fail, GENERATE_RESUME,
-                     "--prompt: the text in %s began with another", session->plan.name);
+            fail_set(fail, FAIL_RESUME, "--prompt: the text in %s began with another",
+                     session->plan.name);
     free(stored);
     return result;
 }
@@ -176,18 +177,18 @@ int session_adopt_text(struct session *session, const struct options *options,
     if (read_job(session, words, fail) != 0)
         return -EINVAL;
     if (get_u64(&words[JOB_WORD_FINGERPRINT]) != model->fingerprint)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--model: the text in %s was begun with another model",
                         session->plan.name);
     session->plan.prompt_rows = get_u64(&words[JOB_WORD_PROMPT]);
     if (session->plan.prompt_rows == 0 || session->plan.prompt_rows > session->ids_rows)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--resume: %s: the prompt needs 1 to %" PRIu64
                         " rows of ids, the job says %" PRIu64,
                         session->plan.name, session->ids_rows,
                         session->plan.prompt_rows);
     if (session->plan.prompt_rows + options->n_tokens > session->plan.ids_max)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--tokens: %s has room for %" PRIu64
                         " ids, prompt and tokens need "
                         "%" PRIu64 ": begin another cache",

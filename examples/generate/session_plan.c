@@ -4,9 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "examples/common/cache.h"
 #include "examples/generate/session.h"
 
 #define IDS_ROUND 65536u /* rows */
@@ -15,7 +14,7 @@ static int check_settings(const struct settings *settings, struct fail *fail)
 {
     if (settings->window_rows > settings->sink_rows)
         return 0;
-    return fail_set(fail, GENERATE_USAGE,
+    return fail_set(fail, FAIL_USAGE,
                     "--window: need more than --sink %" PRIu64 ", have %" PRIu64,
                     settings->sink_rows, settings->window_rows);
 }
@@ -48,20 +47,6 @@ static int add_self(struct kvw_spec *spec, const struct session *session)
     return 0;
 }
 
-/* A group that holds u32 rows for good, which may all come in one step. */
-static int add_words(struct kvw_spec *spec, const char *name, uint64_t rows_max,
-                     uint32_t words)
-{
-    struct kvw_spec_group *group = kvw_spec_add_group(spec, name, 1, NULL);
-
-    if (group == NULL)
-        return -EINVAL;
-    group->window_rows = rows_max;
-    group->chunk_rows_max = rows_max;
-    group->policy = KVW_REFUSE;
-    return kvw_spec_add_plane(group, name, KVW_U32, words) != NULL ? 0 : -EINVAL;
-}
-
 static int create(struct session *session, const struct ranks *ranks, struct fail *fail)
 {
     struct kvw_spec spec;
@@ -73,24 +58,14 @@ static int create(struct session *session, const struct ranks *ranks, struct fai
     kvw_spec_split_heads(&spec, ranks->n_ranks);
     spec.lifetime = session->plan.is_kept ? KVW_LIFETIME_KEEP : KVW_LIFETIME_JOB;
     if (add_self(&spec, session) != 0 ||
-        add_words(&spec, "ids", session->plan.ids_max, 1) != 0 ||
-        add_words(&spec, "job", 1, SESSION_JOB_WORDS) != 0)
-        return session_refused(fail, "the spec", -EINVAL);
+        cache_add_rows(&spec, "ids", session->plan.ids_max, KVW_U32, 1) != 0 ||
+        cache_add_rows(&spec, "job", 1, KVW_U32, SESSION_JOB_WORDS) != 0)
+        return cache_refused(fail, "the spec", -EINVAL);
     result = kvw_create(session->client, &spec, NULL, NULL);
     if (result < 0)
-        return session_refused(fail, "create", result);
+        return cache_refused(fail, "create", result);
     session->plan.was_there = result == 1;
     return 0;
-}
-
-/* A name that no other run has. */
-static void make_name(char name[SESSION_NAME_BYTES])
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    snprintf(name, SESSION_NAME_BYTES, "generate-%ld-%lld", (long)getpid(),
-             (long long)now.tv_sec * 1000000000 + now.tv_nsec);
 }
 
 static int plan_new(struct session *session, const struct options *options,
@@ -99,11 +74,11 @@ static int plan_new(struct session *session, const struct options *options,
     uint64_t need = prompt->n + options->n_tokens;
 
     if (prompt->n == 0)
-        return fail_set(fail, GENERATE_USAGE,
+        return fail_set(fail, FAIL_USAGE,
                         "--resume: there is no cache %s: need --prompt to begin it",
                         session->plan.name);
     if (need > OPTIONS_ROWS_MAX)
-        return fail_set(fail, GENERATE_USAGE,
+        return fail_set(fail, FAIL_USAGE,
                         "--tokens: prompt and tokens: at most %u in all, have %" PRIu64,
                         OPTIONS_ROWS_MAX, need);
     if (session->plan.is_kept) {
@@ -118,23 +93,13 @@ static int plan_new(struct session *session, const struct options *options,
 /* ----------------------------------------------------------- a found cache ----------
  */
 
-static const struct kvw_spec_group *group_named(const struct kvw_spec *spec,
-                                                const char *name)
-{
-    for (uint32_t i = 0; i < spec->n_groups; i++) {
-        if (strcmp(spec->group[i].name, name) == 0)
-            return &spec->group[i];
-    }
-    return NULL;
-}
-
 /* A number that must be what the model or the command line asks for. */
 static int need_equal(const struct session *session, const char *field, uint64_t have,
                       uint64_t need, struct fail *fail)
 {
     if (have == need)
         return 0;
-    return fail_set(fail, GENERATE_RESUME,
+    return fail_set(fail, FAIL_RESUME,
                     "%s: the cache %s has %" PRIu64 ", asked for %" PRIu64, field,
                     session->plan.name, have, need);
 }
@@ -144,8 +109,8 @@ static int need_same_name(const struct session *session, const char *field,
 {
     if (strcmp(have, need) == 0)
         return 0;
-    return fail_set(fail, GENERATE_RESUME, "%s: the cache %s has %s, asked for %s",
-                    field, session->plan.name, have, need);
+    return fail_set(fail, FAIL_RESUME, "%s: the cache %s has %s, asked for %s", field,
+                    session->plan.name, have, need);
 }
 
 /* Is it a cache of this program, for this model and as many ranks? */
@@ -153,16 +118,16 @@ static int check_shape(const struct session *session, const struct kvw_spec *spe
                        uint32_t n_ranks, struct fail *fail)
 {
     const struct model_config *config = &session->config;
-    const struct kvw_spec_group *self = group_named(spec, "self");
-    const struct kvw_spec_group *ids = group_named(spec, "ids");
-    const struct kvw_spec_group *job = group_named(spec, "job");
+    const struct kvw_spec_group *self = cache_group(spec, "self");
+    const struct kvw_spec_group *ids = cache_group(spec, "ids");
+    const struct kvw_spec_group *job = cache_group(spec, "job");
 
     if (self == NULL || ids == NULL || job == NULL || self->n_planes != 2 ||
         ids->n_planes != 1 || job->n_planes != 1 || spec->n_lanes != 1 ||
         ids->plane[0].type != KVW_U32 || ids->plane[0].elems != 1 ||
         job->plane[0].type != KVW_U32 || job->plane[0].elems != SESSION_JOB_WORDS ||
         self->window_kind != KVW_WINDOW_ROW || spec->head_parts != spec->n_ranks)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--resume: the cache %s was not made by kvwheel-generate",
                         session->plan.name);
     if (need_equal(session, "ranks", spec->n_ranks, n_ranks, fail) != 0 ||
@@ -198,7 +163,7 @@ static int adopt_settings(struct session *session, const struct options *options
                        settings_type_name(to->type), fail) != 0)
         return -EINVAL;
     if ((given & GIVEN_CHUNK) && to->chunk_rows > self->chunk_rows_max)
-        return fail_set(fail, GENERATE_RESUME,
+        return fail_set(fail, FAIL_RESUME,
                         "--chunk: the cache %s takes up to %" PRIu64 ", asked for %u",
                         session->plan.name, self->chunk_rows_max, to->chunk_rows);
     to->window_rows = self->window_rows;
@@ -221,14 +186,14 @@ static int look(struct session *session, const struct options *options,
     if (result == -ENOENT)
         return 0;
     if (result < 0)
-        return session_refused(fail, "look at the cache", result);
+        return cache_refused(fail, "look at the cache", result);
 
     const struct kvw_spec *spec = kvw_cache_spec(reader);
     result = check_shape(session, spec, n_ranks, fail);
     if (result == 0)
-        result = adopt_settings(session, options, group_named(spec, "self"), fail);
+        result = adopt_settings(session, options, cache_group(spec, "self"), fail);
     if (result == 0)
-        session->plan.ids_max = group_named(spec, "ids")->window_rows;
+        session->plan.ids_max = cache_group(spec, "ids")->window_rows;
     kvw_detach(reader);
     return result == 0 ? 1 : result;
 }
@@ -240,18 +205,18 @@ int session_prepare(struct session *session, const struct options *options,
     int result = kvw_connect(options->socket, &session->client);
 
     if (result < 0)
-        return session_refused(fail, "connect", result);
+        return cache_refused(fail, "connect", result);
     session->plan.settings = options->settings;
     session->plan.is_kept = options->resume != NULL;
     if (options->nll != NULL)
         session->plan.settings.chunk_rows = options->nll_chunk_rows;
-    if (options->resume != NULL && strlen(options->resume) >= SESSION_NAME_BYTES)
-        return fail_set(fail, GENERATE_USAGE, "--resume: a name has at most %u letters",
-                        SESSION_NAME_BYTES - 1);
+    if (options->resume != NULL && strlen(options->resume) >= CACHE_NAME_BYTES)
+        return fail_set(fail, FAIL_USAGE, "--resume: a name has at most %u letters",
+                        CACHE_NAME_BYTES - 1);
     if (options->resume != NULL)
         snprintf(session->plan.name, sizeof(session->plan.name), "%s", options->resume);
     else
-        make_name(session->plan.name);
+        cache_make_name("generate", session->plan.name);
 
     if (options->resume != NULL) {
         result = look(session, options, ranks->n_ranks, fail);

@@ -45,7 +45,7 @@ static void check_model(const struct input *file)
                              &config, &fail);
     KVW_CHECK((error == 0) == (fail.code == 0));
     if (error != 0) {
-        KVW_CHECK(fail.code == GENERATE_MODEL && fail.text[0] != 0);
+        KVW_CHECK(fail.code == FAIL_MODEL && fail.text[0] != 0);
         return;
     }
     KVW_CHECK(config.n_layers > 0 && config.n_layers <= CONFIG_LAYERS_MAX);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/generate/safetensors.h"
+#include "examples/common/safetensors.h"
 #include "tests/fuzz/input.h"
 
 static const char *make_file(struct input *input)
@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (error == 0)
         check_tensors(&file);
     else
-        KVW_CHECK(fail.code == GENERATE_MODEL && fail.text[0] != 0);
+        KVW_CHECK(fail.code == FAIL_MODEL && fail.text[0] != 0);
     safetensors_close(&file);
     return 0;
 }

@@ -29,7 +29,7 @@ static int parse(const char *json)
 static void refuses(const char *json, const char *words)
 {
     cr_assert_neq(parse(json), 0, "not refused: %s", json);
-    cr_assert_eq(fail.code, GENERATE_MODEL);
+    cr_assert_eq(fail.code, FAIL_MODEL);
     cr_assert_not_null(strstr(fail.text, words), "\"%s\" not in: %s", words, fail.text);
     cr_assert_eq(config.hidden, 0, "a refused file must leave nothing behind");
 }

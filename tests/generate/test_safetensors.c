@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "examples/generate/safetensors.h"
-#include "examples/generate/weights.h"
+#include "examples/common/safetensors.h"
+#include "examples/common/weights.h"
 
 static char folder[] = "/tmp/kvwheel-safetensors-XXXXXX";
 static char path[96], index_path[96];
@@ -70,7 +70,7 @@ static void refuses_length(const char *header, uint64_t header_bytes, size_t dat
 
     write_tensors(header, header_bytes, data_bytes);
     cr_assert_neq(open_it(&file), 0, "not refused: %s", header);
-    cr_assert_eq(fail.code, GENERATE_MODEL);
+    cr_assert_eq(fail.code, FAIL_MODEL);
     cr_assert_not_null(strstr(fail.text, words), "\"%s\" not in: %s", words, fail.text);
     safetensors_close(&file);
 }

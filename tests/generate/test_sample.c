@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/philox.h"
 #include "examples/generate/layers.h"
 #include "examples/generate/model.h"
 #include "examples/generate/sample.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small files read whole, and JSON in them. Everything read is hostile input. */
-#ifndef GENERATE_FILE_H
-#define GENERATE_FILE_H
+#ifndef COMMON_FILE_H
+#define COMMON_FILE_H
 
 #include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 
 /* A file in memory, with a zero behind its last byte. */
 struct file_text {

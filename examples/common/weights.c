@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One file or several behind one lookup by name. */
-#include "examples/generate/weights.h"
+#include "examples/common/weights.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -10,7 +10,7 @@
 
 #include <kvwheel/kernels.h>
 
-#include "examples/generate/file.h"
+#include "examples/common/file.h"
 
 static const char *base_name(const char *path)
 {
@@ -50,7 +50,7 @@ static int add_indexed(struct weights *weights, const char *folder, struct fail 
     json_t *value;
 
     if (!json_is_object(map))
-        return fail_set(fail, GENERATE_MODEL, "%s: weight_map is missing or no object",
+        return fail_set(fail, FAIL_MODEL, "%s: weight_map is missing or no object",
                         weights->index_path);
     json_object_foreach(map, tensor, value)
     {
@@ -58,13 +58,13 @@ static int add_indexed(struct weights *weights, const char *folder, struct fail 
         if (name == NULL || name[0] == '.' || name[0] == '\0' ||
             strchr(name, '/') != NULL)
             return fail_set(
-                fail, GENERATE_MODEL,
+                fail, FAIL_MODEL,
                 "%s: weight_map: %.100s: need the name of a file in the folder",
                 weights->index_path, tensor);
         if (file_of(weights, name) != NULL)
             continue;
         if (weights->n_files == WEIGHTS_FILES_MAX)
-            return fail_set(fail, GENERATE_MODEL, "%s: weight_map: more than %u files",
+            return fail_set(fail, FAIL_MODEL, "%s: weight_map: more than %u files",
                             weights->index_path, WEIGHTS_FILES_MAX);
         if (add_file(weights, folder, name, fail) != 0)
             return -EINVAL;
@@ -76,8 +76,7 @@ static int open_index(struct weights *weights, const char *folder, struct fail *
 {
     struct file_text text;
 
-    if (file_read(weights->index_path, WEIGHTS_INDEX_MAX, GENERATE_MODEL, &text,
-                  fail) != 0)
+    if (file_read(weights->index_path, WEIGHTS_INDEX_MAX, FAIL_MODEL, &text, fail) != 0)
         return -EINVAL;
     weights->index =
         file_parse_object(text.bytes, text.n_bytes, weights->index_path, fail);
@@ -150,14 +149,14 @@ const struct tensor *weights_get(const struct weights *weights, const char *name
     char need_text[64], have_text[192];
 
     if (tensor == NULL) {
-        (void)fail_set(fail, GENERATE_MODEL, "%s: tensor %s is missing",
+        (void)fail_set(fail, FAIL_MODEL, "%s: tensor %s is missing",
                        weights->index_path != NULL ? weights->index_path
                                                    : weights->file[0].path,
                        name);
         return NULL;
     }
     if (tensor->type == TENSOR_OTHER) {
-        (void)fail_set(fail, GENERATE_MODEL,
+        (void)fail_set(fail, FAIL_MODEL,
                        "tensor %s: dtype: need F32, F16 or BF16, have another", name);
         return NULL;
     }
@@ -166,9 +165,8 @@ const struct tensor *weights_get(const struct weights *weights, const char *name
         return tensor;
     print_shape(&need, need_text, sizeof(need_text));
     print_shape(tensor, have_text, sizeof(have_text));
-    (void)fail_set(fail, GENERATE_MODEL,
-                   "tensor %s: shape: config.json needs %s, have %s", name, need_text,
-                   have_text);
+    (void)fail_set(fail, FAIL_MODEL, "tensor %s: shape: config.json needs %s, have %s",
+                   name, need_text, have_text);
     return NULL;
 }
 
@@ -205,7 +203,7 @@ int tensor_read(const struct tensor *tensor, uint64_t first_row, uint64_t n_rows
     });
     free(aligned);
     if (result != 0)
-        return fail_set(fail, GENERATE_MODEL, "tensor %s: conversion failed (%d)",
+        return fail_set(fail, FAIL_MODEL, "tensor %s: conversion failed (%d)",
                         tensor->name, result);
     return 0;
 }

@@ -4,14 +4,14 @@
  * A failing MPI call ends the job (MPI's own default), so nothing here returns an
  * error.
  */
-#ifndef GENERATE_RANKS_H
-#define GENERATE_RANKS_H
+#ifndef COMMON_RANKS_H
+#define COMMON_RANKS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 
 #define RANKS_MAX 64u /* of a cache */
 
@@ -29,6 +29,15 @@ struct ranks_columns {
     int first[RANKS_MAX];
     uint32_t n_columns;
 };
+
+/* An interval of rows. */
+struct share {
+    uint32_t first;
+    uint32_t n;
+};
+
+/** Part `part` of `parts` of n_rows: as even as it can be. */
+struct share share_of(uint32_t n_rows, uint32_t parts, uint32_t part);
 
 /** Start MPI. ranks_end() must follow. */
 void ranks_start(int *argc, char ***argv, struct ranks *ranks);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first refusal wins. No state of its own. */
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -21,5 +21,5 @@ int fail_set(struct fail *fail, int code, const char *format, ...)
 
 int fail_memory(struct fail *fail, const char *what)
 {
-    return fail_set(fail, GENERATE_MEMORY, "not enough memory for %s", what);
+    return fail_set(fail, FAIL_MEMORY, "not enough memory for %s", what);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nothing of a header is used before it was checked against the length of the file. */
-#include "examples/generate/safetensors.h"
+#include "examples/common/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "examples/generate/file.h"
+#include "examples/common/file.h"
 
 #define LENGTH_BYTES 8u /* of the header length that a file begins with */
 
@@ -44,8 +44,7 @@ uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n_bytes)
 static int refuse(const struct safetensors *file, const char *name, const char *what,
                   struct fail *fail)
 {
-    return fail_set(fail, GENERATE_MODEL, "%s: tensor %.100s: %s", file->path, name,
-                    what);
+    return fail_set(fail, FAIL_MODEL, "%s: tensor %.100s: %s", file->path, name, what);
 }
 
 /* The type and its bytes per element. */
@@ -63,7 +62,7 @@ static int read_type(const struct safetensors *file, const json_t *entry,
             return 0;
         }
     }
-    return fail_set(fail, GENERATE_MODEL,
+    return fail_set(fail, FAIL_MODEL,
                     "%s: tensor %.100s: dtype: need F32, F16 or BF16, have %.40s",
                     file->path, tensor->name, have);
 }
@@ -108,7 +107,7 @@ static int read_offsets(const struct safetensors *file, const json_t *entry,
     end = (uint64_t)json_integer_value(last);
     if (begin > end || end > data_bytes)
         return fail_set(
-            fail, GENERATE_MODEL,
+            fail, FAIL_MODEL,
             "%s: tensor %.100s: data_offsets: need begin <= end <= %llu (the "
             "bytes of the file), have %llu and %llu",
             file->path, tensor->name, (unsigned long long)data_bytes,
@@ -131,7 +130,7 @@ static int read_tensor(const struct safetensors *file, const json_t *entry,
         return -EINVAL;
     if (tensor->n_bytes != need_bytes)
         return fail_set(
-            fail, GENERATE_MODEL,
+            fail, FAIL_MODEL,
             "%s: tensor %.100s: data_offsets: shape and dtype need %llu bytes, "
             "have %llu",
             file->path, tensor->name, (unsigned long long)need_bytes,
@@ -167,7 +166,7 @@ static int check_cover(const struct safetensors *file, uint64_t data_bytes,
         next = tensor->data + tensor->n_bytes;
     }
     if (next != file_end)
-        return fail_set(fail, GENERATE_MODEL,
+        return fail_set(fail, FAIL_MODEL,
                         "%s: %lld bytes behind the last tensor belong to none",
                         file->path, (long long)(file_end - next));
     return 0;
@@ -180,7 +179,7 @@ static int read_tensors(struct safetensors *file, json_t *json, uint64_t data_by
     json_t *entry;
 
     if (json_object_size(json) > SAFETENSORS_TENSORS_MAX)
-        return fail_set(fail, GENERATE_MODEL, "%s: tensors: at most %u, have %zu",
+        return fail_set(fail, FAIL_MODEL, "%s: tensors: at most %u, have %zu",
                         file->path, SAFETENSORS_TENSORS_MAX, json_object_size(json));
     file->tensor = calloc(json_object_size(json) + 1, sizeof(file->tensor[0]));
     if (file->tensor == NULL)
@@ -207,12 +206,12 @@ static int read_header(struct safetensors *file, struct fail *fail)
         header_bytes |= (uint64_t)file->map[i] << (8 * i);
     if (header_bytes > file->map_bytes - LENGTH_BYTES ||
         header_bytes > SAFETENSORS_HEADER_MAX)
-        return fail_set(fail, GENERATE_MODEL,
+        return fail_set(fail, FAIL_MODEL,
                         "%s: header length: at most %zu bytes follow it, have %llu",
                         file->path, file->map_bytes - LENGTH_BYTES,
                         (unsigned long long)header_bytes);
     if (header_bytes == 0 || header[0] != '{')
-        return fail_set(fail, GENERATE_MODEL, "%s: header: need '{' first", file->path);
+        return fail_set(fail, FAIL_MODEL, "%s: header: need '{' first", file->path);
 
     file->header_hash = hash_bytes(0, &file->map_bytes, sizeof(file->map_bytes));
     file->header_hash = hash_bytes(file->header_hash, header, (size_t)header_bytes);
@@ -230,17 +229,15 @@ static int map_file(int fd, struct safetensors *file, struct fail *fail)
     void *map;
 
     if (fstat(fd, &status) != 0)
-        return fail_set(fail, GENERATE_MODEL, "%s: %s", file->path, strerror(errno));
+        return fail_set(fail, FAIL_MODEL, "%s: %s", file->path, strerror(errno));
     if (!S_ISREG(status.st_mode))
-        return fail_set(fail, GENERATE_MODEL, "%s: not a regular file", file->path);
+        return fail_set(fail, FAIL_MODEL, "%s: not a regular file", file->path);
     if (status.st_size < (off_t)LENGTH_BYTES + 2)
-        return fail_set(fail, GENERATE_MODEL,
-                        "%s: size: need %u bytes at least, have %lld", file->path,
-                        LENGTH_BYTES + 2, (long long)status.st_size);
+        return fail_set(fail, FAIL_MODEL, "%s: size: need %u bytes at least, have %lld",
+                        file->path, LENGTH_BYTES + 2, (long long)status.st_size);
     map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (map == MAP_FAILED)
-        return fail_set(fail, GENERATE_MODEL, "%s: mmap: %s", file->path,
-                        strerror(errno));
+        return fail_set(fail, FAIL_MODEL, "%s: mmap: %s", file->path, strerror(errno));
     file->map = map;
     file->map_bytes = (size_t)status.st_size;
     return 0;
@@ -255,7 +252,7 @@ int safetensors_open(const char *path, struct safetensors *file, struct fail *fa
         return fail_memory(fail, "a path");
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
-        return fail_set(fail, GENERATE_MODEL, "%s: %s", path, strerror(errno));
+        return fail_set(fail, FAIL_MODEL, "%s: %s", path, strerror(errno));
     result = map_file(fd, file, fail);
     close(fd);
     return result == 0 ? read_header(file, fail) : result;

@@ -3,13 +3,13 @@
  * The weights of a model folder: model.safetensors, or the files that
  * model.safetensors.index.json names. Owns the mappings; read-only after opening.
  */
-#ifndef GENERATE_WEIGHTS_H
-#define GENERATE_WEIGHTS_H
+#ifndef COMMON_WEIGHTS_H
+#define COMMON_WEIGHTS_H
 
 #include <stdint.h>
 
-#include "examples/generate/fail.h"
-#include "examples/generate/safetensors.h"
+#include "examples/common/fail.h"
+#include "examples/common/safetensors.h"
 
 #define WEIGHTS_FILES_MAX 1024u
 #define WEIGHTS_INDEX_MAX (64u << 20) /* bytes of the index */

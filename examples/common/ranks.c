@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives over all ranks; nobody sends to one alone. */
-#include "examples/generate/ranks.h"
+#include "examples/common/ranks.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -8,6 +8,15 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+
+struct share share_of(uint32_t n_rows, uint32_t parts, uint32_t part)
+{
+    uint32_t base = n_rows / parts;
+    uint32_t extra = n_rows % parts; /* the first `extra` parts have one more */
+
+    return (struct share){part * base + (part < extra ? part : extra),
+                          base + (part < extra ? 1 : 0)};
+}
 
 void ranks_start(int *argc, char ***argv, struct ranks *ranks)
 {
@@ -64,7 +73,7 @@ int ranks_reserve(struct ranks *ranks, uint32_t n, uint32_t n_columns_max,
     const uint64_t n_elems = (uint64_t)n * n_columns_max;
 
     if (n_elems > INT_MAX)
-        return fail_set(fail, GENERATE_USAGE,
+        return fail_set(fail, FAIL_USAGE,
                         "--chunk: times %u columns: at most %d elements are exchanged, "
                         "have %" PRIu64,
                         n_columns_max, INT_MAX, n_elems);

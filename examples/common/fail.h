@@ -5,25 +5,25 @@
  * and what there is. The first refusal stays: what follows from it is not reported. One
  * per rank; ranks_agree() makes one of them everybody's.
  */
-#ifndef GENERATE_FAIL_H
-#define GENERATE_FAIL_H
+#ifndef COMMON_FAIL_H
+#define COMMON_FAIL_H
 
 #include <stdbool.h>
 
-/* Exit codes of kvwheel-generate; --help lists them. */
-enum generate_exit {
-    GENERATE_OK = 0,
-    GENERATE_USAGE = 2,  /* flags, prompt */
-    GENERATE_MODEL = 3,  /* config.json or weights refused */
-    GENERATE_CACHE = 4,  /* kvwheel: daemon, cache, or a step refused */
-    GENERATE_RESUME = 5, /* --resume: the cache belongs to another run */
-    GENERATE_IO = 6,     /* a file or the output could not be read or written */
-    GENERATE_RANKS = 7,  /* the number or the place of the ranks */
-    GENERATE_MEMORY = 8, /* out of memory */
+/* Exit codes of the programs; --help lists them. */
+enum fail_code {
+    FAIL_OK = 0,
+    FAIL_USAGE = 2,  /* flags, prompt */
+    FAIL_MODEL = 3,  /* config.json or weights refused */
+    FAIL_CACHE = 4,  /* kvwheel: daemon, cache, or a step refused */
+    FAIL_RESUME = 5, /* --resume: the cache belongs to another run */
+    FAIL_IO = 6,     /* a file or the output could not be read or written */
+    FAIL_RANKS = 7,  /* the number or the place of the ranks */
+    FAIL_MEMORY = 8, /* out of memory */
 };
 
 struct fail {
-    int code; /* enum generate_exit; 0: nothing failed */
+    int code; /* enum fail_code; 0: nothing failed */
     char text[508];
 };
 

@@ -8,13 +8,13 @@
  *
  * The file must not shrink while it is open. Format: the safetensors README, "Format".
  */
-#ifndef GENERATE_SAFETENSORS_H
-#define GENERATE_SAFETENSORS_H
+#ifndef COMMON_SAFETENSORS_H
+#define COMMON_SAFETENSORS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "examples/generate/fail.h"
+#include "examples/common/fail.h"
 
 #define SAFETENSORS_HEADER_MAX (100u << 20) /* bytes, as in the reference reader */
 #define SAFETENSORS_TENSORS_MAX 65536u

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small files read whole. No state. */
-#include "examples/generate/file.h"
+#include "examples/common/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -88,13 +88,13 @@ json_t *file_parse_object(const char *text, size_t n_bytes, const char *name,
     json_t *json = json_loadb(text, n_bytes, JSON_REJECT_DUPLICATES, &error);
 
     if (json == NULL) {
-        (void)fail_set(fail, GENERATE_MODEL, "%s: not JSON: %s (line %d)", name,
-                       error.text, error.line);
+        (void)fail_set(fail, FAIL_MODEL, "%s: not JSON: %s (line %d)", name, error.text,
+                       error.line);
         return NULL;
     }
     if (json_is_object(json))
         return json;
     json_decref(json);
-    (void)fail_set(fail, GENERATE_MODEL, "%s: not a JSON object", name);
+    (void)fail_set(fail, FAIL_MODEL, "%s: not a JSON object", name);
     return NULL;
 }

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One cache of one run. */
+#include "examples/common/cache.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OWNER_NS 10000000000ull /* a rank of a job that is being killed may linger */
+#define RECOVER_NS 30000000000ull
+
+int cache_refused(struct fail *fail, const char *what, int error)
+{
+    const char *words = kvw_last_error();
+
+    return fail_set(fail, FAIL_CACHE, "kvwheel: %s: %s", what,
+                    words[0] != '\0' ? words : kvw_strerror(error));
+}
+
+void cache_make_name(const char *prefix, char name[CACHE_NAME_BYTES])
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(name, CACHE_NAME_BYTES, "%s-%ld-%lld", prefix, (long)getpid(),
+             (long long)now.tv_sec * 1000000000 + now.tv_nsec);
+}
+
+int cache_add_rows(struct kvw_spec *spec, const char *name, uint64_t rows_max,
+                   uint32_t type, uint32_t elems)
+{
+    struct kvw_spec_group *group = kvw_spec_add_group(spec, name, 1, NULL);
+
+    if (group == NULL)
+        return -EINVAL;
+    group->window_rows = rows_max;
+    group->chunk_rows_max = rows_max;
+    group->policy = KVW_REFUSE;
+    return kvw_spec_add_plane(group, name, type, elems) != NULL ? 0 : -EINVAL;
+}
+
+const struct kvw_spec_group *cache_group(const struct kvw_spec *spec, const char *name)
+{
+    for (uint32_t i = 0; i < spec->n_groups; i++) {
+        if (strcmp(spec->group[i].name, name) == 0)
+            return &spec->group[i];
+    }
+    return NULL;
+}
+
+int cache_attach(struct kvw_client *client, const char *name, uint32_t rank,
+                 struct kvw_cache **cache, struct fail *fail)
+{
+    struct kvw_attach_options options = KVW_ATTACH_OPTIONS_INIT;
+
+    options.owner_timeout_ns = OWNER_NS;
+    int result = kvw_attach(client, name, rank, &options, cache);
+    return result < 0 ? cache_refused(fail, "attach", result) : 0;
+}
+
+int cache_settle(struct kvw_cache *cache, uint32_t rank, bool was_there,
+                 struct kvw_lane_state *state, struct fail *fail)
+{
+    int result = 0;
+
+    if (was_there)
+        result = kvw_recover(cache, 0, RECOVER_NS, NULL);
+    if (result < 0)
+        return cache_refused(fail, "recover", result);
+    result = kvw_state(cache, 0, rank, state);
+    return result < 0 ? cache_refused(fail, "state", result) : 0;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What programs on one kept cache do alike: name it, attach to it, go back to what all
+ * ranks have, and record a refusal of kvwheel in its own words.
+ */
+#ifndef COMMON_CACHE_H
+#define COMMON_CACHE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <kvwheel/kvwheel.h>
+
+#include "examples/common/fail.h"
+
+#define CACHE_NAME_BYTES 64u
+
+/** Record a refusal of kvwheel: "WHAT: its words". @return -EINVAL */
+int cache_refused(struct fail *fail, const char *what, int error);
+
+/** A name that no other run has: "PREFIX-..." */
+void cache_make_name(const char *prefix, char name[CACHE_NAME_BYTES]);
+
+/** Add a group that never rolls, of rows of `elems` elements, which may all come in one
+ *  step. @return 0 or -EINVAL. */
+int cache_add_rows(struct kvw_spec *spec, const char *name, uint64_t rows_max,
+                   uint32_t type, uint32_t elems);
+
+/** The group of that name, or NULL. */
+const struct kvw_spec_group *cache_group(const struct kvw_spec *spec, const char *name);
+
+/** Attach as a rank, waiting for a dying owner to be gone. @return 0 or -EINVAL. */
+int cache_attach(struct kvw_client *client, const char *name, uint32_t rank,
+                 struct kvw_cache **cache, struct fail *fail);
+
+/** After a job that died (was_there) its ranks may stand at different steps: go back to
+ *  the last one that all of them have. Every rank calls it. @return 0 or -EINVAL. */
+int cache_settle(struct kvw_cache *cache, uint32_t rank, bool was_there,
+                 struct kvw_lane_state *state, struct fail *fail);
+
+#endif
