@@ -247,6 +247,8 @@ static void settle(struct daemon *daemon, struct cache *cache)
     set_seats(cache);
     await_describe(cache);
     cache->is_awaiting = cache->n_attachments == 0 && await_is_any(cache);
+    if (cache->is_awaiting)
+        cache->expires_ns = NEVER_NS;
     if (cache->n_attachments == 0 && !cache->is_awaiting &&
         (cache->state == CACHE_REMOVED ||
          (cache->meta.lifetime == LIFETIME_JOB && was_attached)))

@@ -386,6 +386,7 @@ int keeper_run(const struct options *options, int listen_fd, int lock_fd)
         else
             log_line(&keeper.log, LOG_ERROR, "what the keeper before this one left: %s",
                      strerrordesc_np(-error));
+        keep_fini(&keeper.keep);
         return EXIT_CODE_FAILED;
     }
     keep(&keeper);

@@ -274,6 +274,34 @@ Test(offer, of_a_job_lives_as_long_as_the_last_worker)
     cr_assert_eq(stage_status(&stage).n_caches, 0);
 }
 
+Test(offer, time_to_live_does_not_run_while_an_owner_is_awaited)
+{
+    struct worker a;
+    struct worker b;
+    struct kvw_spec spec;
+    node_spec(&spec, "c", 2);
+    spec.lifetime = KVW_LIFETIME_TTL;
+    spec.ttl_seconds = 1;
+    OK(kvw_create(stage.node.client, &spec, NULL, NULL));
+    worker_start(&stage.node, run_rank_1, &b);
+    worker_start(&stage.node, run_rank_0, &a);
+    roll_both(&a, &b, 1);
+
+    kill_both();
+    start_again();
+    cr_assert_eq(worker_ask(&a, 'q'), 0);
+    worker_end(&a);
+    kill((pid_t)stage_status(&stage).pid, SIGKILL);
+
+    /* b lives, though nobody but the seat knows of it. */
+    const uint64_t end_ns = stage_now_ns() + 1200000000ull;
+    while (stage_now_ns() < end_ns)
+        cr_assert_eq(stage_status(&stage).n_caches, 1);
+    cr_assert_eq(worker_ask(&b, 'q'), 0);
+    cr_assert_eq(stat_of("c").n_owned, 1);
+    worker_end(&b);
+}
+
 Test(offer, of_a_reader_waits_for_a_worker)
 {
     struct worker a;
