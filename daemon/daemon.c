@@ -21,6 +21,7 @@
 #include "daemon/create.h"
 #include "daemon/host.h"
 #include "daemon/kept.h"
+#include "daemon/request.h"
 #include "daemon/store.h"
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
@@ -200,6 +201,7 @@ static int begin(struct daemon *daemon)
         return error == -EPROTO ? EXIT_CODE_LAYOUT : EXIT_CODE_FAILED;
     }
     daemon->has_peerpidfd = peer_has_pidfd_option(daemon->listen_fd);
+    report_look(daemon);
     client_reserve(daemon);
     write_pid(daemon);
     ring_poll(daemon->ring, daemon->signals, POLLIN,

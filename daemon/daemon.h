@@ -189,6 +189,7 @@ struct daemon {
 
     int listen_fd;
     int lock_fd;
+    uint64_t available_bytes; /* of memory, when it could be looked at last */
     int spare_fd; /* given up for a moment to shed a client at the descriptor limit */
     int signals;
     int own_pidfd;

@@ -19,6 +19,9 @@ KVW_NODISCARD int report_stat(struct daemon *daemon, struct client *client,
 KVW_NODISCARD int report_who(struct daemon *daemon, struct client *client,
                              const struct kvw_message *request, struct reply *reply,
                              struct kvw_refusal *refusal);
+/** Look at the host's memory, for status to tell. What it was before stays where that fails:
+ *  where no descriptor is left, status is what one asks. */
+void report_look(struct daemon *daemon);
 KVW_NODISCARD int report_status(struct daemon *daemon, struct client *client,
                                 const struct kvw_message *request, struct reply *reply,
                                 struct kvw_refusal *refusal);

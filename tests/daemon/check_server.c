@@ -511,6 +511,9 @@ Test(server, descriptor_limit_is_no_spin_and_passes)
     cr_assert_eq(create(fd, "a", 8), 0);
     cr_assert_eq(ask_status(fd, &answer), 0);
     pid_t pid = (pid_t)answer.status_is.pid;
+    limit_descriptors(pid, 3);
+    cr_assert_eq(ask_status(fd, &answer), 0, "%s", answer.refused.text);
+    cr_assert_gt(answer.status_is.bytes_available, 0);
     limit_descriptors(pid, (uint64_t)proc_count_fds(pid));
 
     /* All stay open: the first may still find a descriptor that was just given back. */
