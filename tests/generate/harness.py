@@ -144,7 +144,7 @@ class Node:
     def kvwheel(self, *arguments):
         """The command line tool, on this node."""
         return subprocess.run(
-            [BIN / "kvwheel", *arguments], env={**environment(), "KVWHEEL_SOCKET":
+            [BIN / "kvwheel", *arguments], env={**os.environ, "KVWHEEL_SOCKET":
                                                 str(self.socket)},
             capture_output=True, text=True, timeout=DEADLINE,
         )
@@ -162,9 +162,10 @@ class Node:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def environment():
+def environment(node):
     """MPI as root and on few cores of one host: shared memory is all that is looked for.
-    MPI leaks, from libraries that are gone when that is found."""
+    Runs that start at once would fight for one session folder: each has its own. MPI leaks,
+    from libraries that are gone when that is found."""
     return {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -174,6 +175,7 @@ def environment():
         "OMPI_MCA_pml": "ob1",
         "OMPI_MCA_btl": "self,vader",
         "OMPI_MCA_ess_singleton_isolated": "1",
+        "TMPDIR": tempfile.mkdtemp(prefix="run-", dir=node.folder),
         "ASAN_OPTIONS": "detect_leaks=0",
     }
 
@@ -189,7 +191,7 @@ def command(ranks, node, *flags, model=MODEL):
 
 def start(ranks, node, *flags, model=MODEL):
     return subprocess.Popen(
-        command(ranks, node, *flags, model=model), env=environment(),
+        command(ranks, node, *flags, model=model), env=environment(node),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )
 
@@ -197,7 +199,7 @@ def start(ranks, node, *flags, model=MODEL):
 def run(ranks, node, *flags, model=MODEL, expect=0):
     """Run to the end and check the exit code. @return the completed process, in bytes."""
     done = subprocess.run(
-        command(ranks, node, *flags, model=model), env=environment(), capture_output=True,
+        command(ranks, node, *flags, model=model), env=environment(node), capture_output=True,
         timeout=600,
     )
     if done.returncode != expect:
