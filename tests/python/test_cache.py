@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """RollingKVCache: specs, steps, lanes, groups, modes, refusals, processes."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -402,6 +403,15 @@ def test_a_wait_that_nobody_ends_says_who_is_late(make):
 
     with pytest.raises(kvwheel.TimedOut, match="step"):
         cache.lane(0).wait_step(1, timeout=0.05)
+
+
+def test_a_rank_that_ends_between_two_slices_of_a_wait_is_noticed(make, monkeypatch):
+    """The library says so of one that ends in a slice; python waits in many."""
+    cache, answers = make(), iter([True, False])
+    monkeypatch.setattr(type(cache._core), "_is_owned", lambda *_: next(answers))
+
+    with pytest.raises(kvwheel.OwnerDied, match="rank 0 ended"):
+        cache._core.wait(0, 0, 5, lambda _: -errno.ETIMEDOUT)
 
 
 def test_a_wait_in_another_thread_ends_with_the_commit(make):

@@ -138,7 +138,7 @@ def test_frames_run_again_have_their_old_positions(client, name):
         for chunk in range(5):
             write(cache, 3, chunk)
         plan = cache.switch("recompute", context=5)
-        assert plan == [range(0, 3), range(10, 13), range(13, 15)]
+        assert plan == [range(0, 3), range(10, 13), range(13, 15)] and cache.frames == 10
         at = [write(cache, frames, 9) // FRAME for frames in plan]
         assert at == [0, 10, 13] and cache.frames == 15
         with cache[1].view() as views:
@@ -265,6 +265,10 @@ def test_what_is_kept_goes_by_its_frame_after_a_jump_too(client, name):
             cache.drop_kept(6)
         cache.drop_kept(16)
         assert values(cache) == [0, 4, 4, 5, 5, 5]
+        cache.evict_to_last(2)
+        assert values(cache) == [0, 5, 5]
+        with cache.shared["positions", 0].get() as at, cache.shared["self", 0].get() as view:
+            assert (at.rows == view.rows).all()
 
 
 def test_two_ranks_with_half_the_heads_are_one(client, name):
@@ -301,6 +305,7 @@ def test_sums_are_of_the_chunk_and_the_accumulated_ones_have_another_name(client
             assert past.tail is None if chunk == 1 else past.tail[0, 0] == chunk - 1
             one = torch.full((1, 1, 2, 2), float(chunk))
             cache[0].update(one, one[:, :, 0], torch.full((1, 3), float(chunk)))
+            assert torch.equal(cache[0].get().vk, past.vk)  # its own are not past
             cache.commit(3)
         assert cache.frame == 18  # T59: the offset is the cache's own
 

@@ -155,7 +155,10 @@ def test_an_error_inside_with_is_not_hidden(make):
 
 def test_a_view_says_its_window_its_length_and_where_it_ends(make):
     cache = make()
-    roll(cache, 7)
+    roll(cache, 2)
+    with cache[0].get() as view:
+        assert (view.window, view.sink, view.n_rows, view.end_row) == (12, 3, 6, 6)
+    roll(cache, 5)
 
     with cache[0].get() as view:
         assert (view.window, view.sink, view.n_rows, view.end_row) == (12, 3, 12, 21)
