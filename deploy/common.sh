@@ -6,7 +6,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # The Debian 12 packages. To build and run:
 packages_build=(build-essential cmake ninja-build pkg-config
-    liburing-dev libhwloc-dev libjansson-dev libopenmpi-dev openmpi-bin)
+    liburing-dev libhwloc-dev libjansson-dev libopenmpi-dev openmpi-bin zlib1g-dev)
 # To run the tests as well:
 packages_test=("${packages_build[@]}" git libcriterion-dev clang-format
     python3 python3-numpy python3-torch libopenblas0-pthread

@@ -3,6 +3,7 @@
 #include "examples/common/cache.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -71,4 +72,43 @@ int cache_settle(struct kvw_cache *cache, uint32_t rank, bool was_there,
         return cache_refused(fail, "recover", result);
     result = kvw_state(cache, 0, rank, state);
     return result < 0 ? cache_refused(fail, "state", result) : 0;
+}
+
+/* What of a piece is wanted: whole rows, which follow each other in memory. */
+static uint64_t read_piece(const struct kvw_view *view, uint32_t i, uint64_t row,
+                           uint64_t n, size_t row_bytes, char *out)
+{
+    const struct kvw_piece *piece = &view->piece[i];
+    const uint64_t end = piece->row + piece->n_rows;
+    const char *from = kvw_piece_at(&view->plane[0], piece, 0);
+    uint64_t done = 0;
+
+    for (; done < n && row + done >= piece->row && row + done < end; done++)
+        memcpy(out + done * row_bytes,
+               from + (row + done - piece->row) * view->plane[0].row_bytes, row_bytes);
+    return done;
+}
+
+int cache_read_rows(struct kvw_cache *cache, struct kvw_layer layer, const char *what,
+                    uint64_t first, uint64_t n, size_t row_bytes, void *out,
+                    struct fail *fail)
+{
+    struct kvw_view view;
+    uint64_t done = 0;
+    int result = kvw_get(cache, 0, layer, KVW_COMMITTED, &view);
+
+    if (result < 0)
+        return cache_refused(fail, what, result);
+    for (uint32_t i = 0; i < view.n_pieces && done < n; i++)
+        done += read_piece(&view, i, first + done, n - done, row_bytes,
+                           (char *)out + done * row_bytes);
+    result = kvw_release(cache, &view);
+    if (result < 0)
+        return cache_refused(fail, what, result);
+    if (done != n)
+        return fail_set(fail, FAIL_CACHE,
+                        "kvwheel: %s: need %" PRIu64 " rows from %" PRIu64
+                        " on, have %" PRIu64,
+                        what, n, first, view.end_row);
+    return 0;
 }

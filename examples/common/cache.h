@@ -7,6 +7,7 @@
 #define COMMON_CACHE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <kvwheel/kvwheel.h>
@@ -37,5 +38,27 @@ int cache_attach(struct kvw_client *client, const char *name, uint32_t rank,
  *  the last one that all of them have. Every rank calls it. @return 0 or -EINVAL. */
 int cache_settle(struct kvw_cache *cache, uint32_t rank, bool was_there,
                  struct kvw_lane_state *state, struct fail *fail);
+
+/**
+ * Copy committed rows of a layer of one plane, whose rows are row_bytes each.
+ *
+ * @param what  For the refusal.
+ * @return 0 or -EINVAL, also if some of the rows are not there.
+ */
+int cache_read_rows(struct kvw_cache *cache, struct kvw_layer layer, const char *what,
+                    uint64_t first, uint64_t n, size_t row_bytes, void *out,
+                    struct fail *fail);
+
+/* A number in two words of a row of KVW_U32. */
+static inline void cache_put_u64(uint32_t *words, uint64_t number)
+{
+    words[0] = (uint32_t)number;
+    words[1] = (uint32_t)(number >> 32);
+}
+
+static inline uint64_t cache_get_u64(const uint32_t *words)
+{
+    return words[0] | (uint64_t)words[1] << 32;
+}
 
 #endif

@@ -6,6 +6,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+int flag_next(int argc, char **argv, const struct option *flags, struct fail *fail)
+{
+    int flag;
+
+    opterr = 0; /* one message, by one rank */
+    flag = getopt_long(argc, argv, "", flags, NULL);
+    if (flag == '?')
+        return fail_set(fail, FAIL_USAGE,
+                        "%.60s: unknown, ambiguous or without its value; --help lists "
+                        "the flags",
+                        argv[optind - 1]);
+    if (flag == -1 && optind < argc)
+        return fail_set(fail, FAIL_USAGE, "%.60s: unexpected; --help lists the flags",
+                        argv[optind]);
+    return flag == -1 ? 0 : flag;
+}
+
 const char *flag_name(const struct flag_word *words, uint32_t value)
 {
     while (words->name != NULL && words->value != value)

@@ -3,9 +3,14 @@
 #ifndef COMMON_FLAGS_H
 #define COMMON_FLAGS_H
 
+#include <getopt.h>
 #include <stdint.h>
 
 #include "examples/common/fail.h"
+
+/** The next flag of a command line of long options only; its value is in optarg.
+ *  @return its number > 0, 0 at the end, or -EINVAL for what is not a flag. */
+int flag_next(int argc, char **argv, const struct option *flags, struct fail *fail);
 
 /* A value with a name. Lists end with a NULL name. */
 struct flag_word {

@@ -165,7 +165,7 @@ const struct tensor *weights_get(const struct weights *weights, const char *name
         return tensor;
     print_shape(&need, need_text, sizeof(need_text));
     print_shape(tensor, have_text, sizeof(have_text));
-    (void)fail_set(fail, FAIL_MODEL, "tensor %s: shape: config.json needs %s, have %s",
+    (void)fail_set(fail, FAIL_MODEL, "tensor %s: shape: the model needs %s, have %s",
                    name, need_text, have_text);
     return NULL;
 }
@@ -206,4 +206,25 @@ int tensor_read(const struct tensor *tensor, uint64_t first_row, uint64_t n_rows
         return fail_set(fail, FAIL_MODEL, "tensor %s: conversion failed (%d)",
                         tensor->name, result);
     return 0;
+}
+
+int tensor_rows(const struct tensor *tensor, struct share share, uint32_t n_cols,
+                struct matrix *matrix, struct fail *fail)
+{
+    *matrix = (struct matrix){.n_rows = share.n, .n_cols = n_cols};
+    if (share.n == 0)
+        return 0;
+    matrix->w = malloc(sizeof(float) * share.n * n_cols);
+    if (matrix->w == NULL)
+        return fail_memory(fail, tensor->name);
+    return tensor_read(tensor, share.first, share.n, n_cols, matrix->w, fail);
+}
+
+int tensor_vector(const struct tensor *tensor, uint32_t n_elems, float **vector,
+                  struct fail *fail)
+{
+    *vector = malloc(sizeof(float) * n_elems);
+    if (*vector == NULL)
+        return fail_memory(fail, tensor->name);
+    return tensor_read(tensor, 0, 1, n_elems, *vector, fail);
 }

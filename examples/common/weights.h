@@ -9,6 +9,8 @@
 #include <stdint.h>
 
 #include "examples/common/fail.h"
+#include "examples/common/matrix.h"
+#include "examples/common/ranks.h"
 #include "examples/common/safetensors.h"
 
 #define WEIGHTS_FILES_MAX 1024u
@@ -42,5 +44,15 @@ const struct tensor *weights_get(const struct weights *weights, const char *name
  */
 int tensor_read(const struct tensor *tensor, uint64_t first_row, uint64_t n_rows,
                 uint64_t n_cols, float *out, struct fail *fail);
+
+/** Rows [share) of a tensor on the heap, as f32: matrix->w, to be freed also on failure.
+ *  @return 0 or -EINVAL (memory). */
+int tensor_rows(const struct tensor *tensor, struct share share, uint32_t n_cols,
+                struct matrix *matrix, struct fail *fail);
+
+/** A whole tensor on the heap, as f32: to be freed also on failure. @return 0 or -EINVAL
+ *  (memory). */
+int tensor_vector(const struct tensor *tensor, uint32_t n_elems, float **vector,
+                  struct fail *fail);
 
 #endif

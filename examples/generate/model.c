@@ -115,28 +115,6 @@ int model_open(const char *folder, struct model *model, struct fail *fail)
     return take_fingerprint(model, fail);
 }
 
-/* Load rows [share) of a tensor. */
-static int load_rows(const struct tensor *tensor, struct share share, uint32_t n_cols,
-                     struct matrix *matrix, struct fail *fail)
-{
-    *matrix = (struct matrix){.n_rows = share.n, .n_cols = n_cols};
-    if (share.n == 0)
-        return 0;
-    matrix->w = malloc(sizeof(float) * share.n * n_cols);
-    if (matrix->w == NULL)
-        return fail_memory(fail, tensor->name);
-    return tensor_read(tensor, share.first, share.n, n_cols, matrix->w, fail);
-}
-
-static int load_norm(const struct tensor *tensor, uint32_t hidden, float **norm,
-                     struct fail *fail)
-{
-    *norm = malloc(sizeof(float) * hidden);
-    if (*norm == NULL)
-        return fail_memory(fail, tensor->name);
-    return tensor_read(tensor, 0, 1, hidden, *norm, fail);
-}
-
 static int load_layer(struct model *model, uint32_t layer, const struct share *shares,
                       struct fail *fail)
 {
@@ -152,10 +130,11 @@ static int load_layer(struct model *model, uint32_t layer, const struct share *s
         if (tensor == NULL)
             return -EINVAL;
         if (which < 0) {
-            result = load_norm(tensor, model->config.hidden, norms[-1 - which], fail);
+            result =
+                tensor_vector(tensor, model->config.hidden, norms[-1 - which], fail);
         } else {
             matrix_shape(&model->config, which, &n_rows, &n_cols);
-            result = load_rows(tensor, shares[which], n_cols, matrices[which], fail);
+            result = tensor_rows(tensor, shares[which], n_cols, matrices[which], fail);
         }
         if (result != 0)
             return result;
@@ -183,8 +162,8 @@ int model_load(struct model *model, uint32_t n_ranks, uint32_t rank,
         if (load_layer(model, layer, shares, fail) != 0)
             return -EINVAL;
     }
-    return load_rows(model->output, share_of(config->vocab, n_ranks, rank),
-                     config->hidden, &model->head, fail);
+    return tensor_rows(model->output, share_of(config->vocab, n_ranks, rank),
+                       config->hidden, &model->head, fail);
 }
 
 void model_close(struct model *model)

@@ -260,20 +260,12 @@ int options_parse(int argc, char **argv, struct options *options, struct fail *f
                      .type = KVW_F32,
                      .sampling = {.temperature = 1.0f}},
     };
-    opterr = 0; /* one message, by one rank */
-    while ((flag = getopt_long(argc, argv, "", flags, NULL)) != -1) {
-        if (flag == '?')
-            return fail_set(
-                fail, FAIL_USAGE,
-                "%.60s: unknown, ambiguous or without its value; --help lists "
-                "the flags",
-                argv[optind - 1]);
+    while ((flag = flag_next(argc, argv, flags, fail)) > 0) {
         if (parse_flag(flag, optarg, options, fail) != 0)
             return -EINVAL;
     }
-    if (optind < argc)
-        return fail_set(fail, FAIL_USAGE, "%.60s: unexpected; --help lists the flags",
-                        argv[optind]);
+    if (flag < 0)
+        return flag;
     if (options->nll != NULL)
         options->n_tokens = 0;
     return check_together(options, fail);

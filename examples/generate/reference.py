@@ -38,7 +38,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when the BLAS loads
 import argparse
 import json
 import math
-import struct
 import sys
 import time
 from pathlib import Path
@@ -47,30 +46,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-STORED = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from safetensors import read_safetensors
+
 COMPUTE = {"float64": torch.float64, "float32": torch.float32}
 KV = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read a file: u64 header length, JSON header, then the tensors' bytes."""
-    raw = path.read_bytes()
-    (length,) = struct.unpack_from("<Q", raw)
-    header = json.loads(raw[8 : 8 + length])
-    tensors: dict[str, Tensor] = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        # A bytearray, because torch wants memory it could write to.
-        flat = torch.frombuffer(bytearray(raw[begin:end]), dtype=STORED[entry["dtype"]])
-        tensors[name] = flat.reshape(entry["shape"])
-    return tensors
 
 
 def load_folder(folder: Path) -> tuple[dict, dict[str, Tensor]]:

@@ -139,32 +139,8 @@ void session_close(struct session *session)
 int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
                      uint32_t *id, struct fail *fail)
 {
-    struct kvw_view view;
-    uint64_t done = 0;
-    int result = kvw_get(session->cache, 0, session->ids, KVW_COMMITTED, &view);
-
-    if (result < 0)
-        return cache_refused(fail, "get of ids", result);
-    for (uint32_t i = 0; i < view.n_pieces && done < n; i++) {
-        const struct kvw_piece *piece = &view.piece[i];
-        const char *from = kvw_piece_at(&view.plane[0], piece, 0);
-        while (done < n && first + done >= piece->row &&
-               first + done < piece->row + piece->n_rows) {
-            memcpy(&id[done],
-                   from + (first + done - piece->row) * view.plane[0].row_bytes,
-                   sizeof(id[0]));
-            done++;
-        }
-    }
-    result = kvw_release(session->cache, &view);
-    if (result < 0)
-        return cache_refused(fail, "release of ids", result);
-    if (done != n)
-        return fail_set(fail, FAIL_CACHE,
-                        "kvwheel: ids: need %" PRIu64 " rows from %" PRIu64
-                        " on, have %" PRIu64,
-                        n, first, view.end_row);
-    return 0;
+    return cache_read_rows(session->cache, session->ids, "ids", first, n, sizeof(id[0]),
+                           id, fail);
 }
 
 int session_begin(struct session *session, uint64_t n_rows, uint64_t n_ids,

@@ -27,17 +27,6 @@ enum { /* words of the row */
 
 _Static_assert(JOB_WORD_END <= SESSION_JOB_WORDS, "the job fits its row");
 
-static void put_u64(uint32_t *words, uint64_t number)
-{
-    words[0] = (uint32_t)number;
-    words[1] = (uint32_t)(number >> 32);
-}
-
-static uint64_t get_u64(const uint32_t *words)
-{
-    return words[0] | (uint64_t)words[1] << 32;
-}
-
 static void fill_job(const struct session *session, const struct model *model,
                      uint32_t words[SESSION_JOB_WORDS])
 {
@@ -46,11 +35,11 @@ static void fill_job(const struct session *session, const struct model *model,
     memset(words, 0, sizeof(words[0]) * SESSION_JOB_WORDS);
     words[JOB_WORD_MAGIC] = JOB_MAGIC;
     words[JOB_WORD_VERSION] = JOB_VERSION;
-    put_u64(&words[JOB_WORD_SEED], sampling->seed);
+    cache_put_u64(&words[JOB_WORD_SEED], sampling->seed);
     words[JOB_WORD_GREEDY] = sampling->is_greedy;
     memcpy(&words[JOB_WORD_TEMPERATURE], &sampling->temperature, sizeof(words[0]));
-    put_u64(&words[JOB_WORD_PROMPT], session->plan.prompt_rows);
-    put_u64(&words[JOB_WORD_FINGERPRINT], model->fingerprint);
+    cache_put_u64(&words[JOB_WORD_PROMPT], session->plan.prompt_rows);
+    cache_put_u64(&words[JOB_WORD_FINGERPRINT], model->fingerprint);
 }
 
 /* Rank 0 writes what the first step publishes. */
@@ -92,19 +81,10 @@ int session_begin_text(struct session *session, const struct model *model,
 static int read_job(const struct session *session, uint32_t words[SESSION_JOB_WORDS],
                     struct fail *fail)
 {
-    struct kvw_view view;
-    int result = kvw_get(session->cache, 0, session->job, KVW_COMMITTED, &view);
-
-    if (result < 0)
-        return cache_refused(fail, "get of job", result);
-    if (view.n_pieces > 0)
-        memcpy(words, kvw_piece_at(&view.plane[0], &view.piece[0], 0),
-               sizeof(words[0]) * SESSION_JOB_WORDS);
-    result = kvw_release(session->cache, &view);
-    if (result < 0)
-        return cache_refused(fail, "release of job", result);
-    if (view.n_pieces == 0 || words[JOB_WORD_MAGIC] != JOB_MAGIC ||
-        words[JOB_WORD_VERSION] != JOB_VERSION)
+    if (cache_read_rows(session->cache, session->job, "job", 0, 1,
+                        sizeof(words[0]) * SESSION_JOB_WORDS, words, fail) != 0)
+        return -EINVAL;
+    if (words[JOB_WORD_MAGIC] != JOB_MAGIC || words[JOB_WORD_VERSION] != JOB_VERSION)
         return fail_set(fail, FAIL_RESUME,
                         "--resume: the cache %s was not made by this version of "
                         "kvwheel-generate",
@@ -118,7 +98,7 @@ static int adopt_sampling(struct session *session, const struct options *options
 {
     const struct sampling *asked = &options->settings.sampling;
     struct sampling had = {.is_greedy = words[JOB_WORD_GREEDY] != 0,
-                           .seed = get_u64(&words[JOB_WORD_SEED])};
+                           .seed = cache_get_u64(&words[JOB_WORD_SEED])};
 
     memcpy(&had.temperature, &words[JOB_WORD_TEMPERATURE], sizeof(had.temperature));
     if ((options->given & GIVEN_GREEDY) && !had.is_greedy)
@@ -176,11 +156,11 @@ int session_adopt_text(struct session *session, const struct options *options,
 
     if (read_job(session, words, fail) != 0)
         return -EINVAL;
-    if (get_u64(&words[JOB_WORD_FINGERPRINT]) != model->fingerprint)
+    if (cache_get_u64(&words[JOB_WORD_FINGERPRINT]) != model->fingerprint)
         return fail_set(fail, FAIL_RESUME,
                         "--model: the text in %s was begun with another model",
                         session->plan.name);
-    session->plan.prompt_rows = get_u64(&words[JOB_WORD_PROMPT]);
+    session->plan.prompt_rows = cache_get_u64(&words[JOB_WORD_PROMPT]);
     if (session->plan.prompt_rows == 0 || session->plan.prompt_rows > session->ids_rows)
         return fail_set(fail, FAIL_RESUME,
                         "--resume: %s: the prompt needs 1 to %" PRIu64

@@ -43,7 +43,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from random_model import encode, write_atomically, write_safetensors
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from safetensors import encode, write_atomically, write_safetensors
 
 BLOCK = 8192
 HELD_OUT_EVERY = 20

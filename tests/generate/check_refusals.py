@@ -69,7 +69,7 @@ def check_config(node):
         ("type", {"model_type": "mistral"}, "model_type"),
         ("layers", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ("more-layers", {"num_hidden_layers": 5}, "model.layers.4"),
-        ("inter", {"intermediate_size": 511}, "config.json needs [511, 192]"),
+        ("inter", {"intermediate_size": 511}, "the model needs [511, 192]"),
         ("untied", {"tie_word_embeddings": False}, "lm_head.weight is missing"),
     ):
         refused(2 if name == "untied" else 1, node, REFUSED_MODEL, text, *GO,
