@@ -51,14 +51,53 @@ const struct kvw_spec_group *cache_group(const struct kvw_spec *spec, const char
     return NULL;
 }
 
-int cache_attach(struct kvw_client *client, const char *name, uint32_t rank,
-                 struct kvw_cache **cache, struct fail *fail)
+int cache_take_name(const char *given, char name[CACHE_NAME_BYTES], struct fail *fail)
+{
+    if (strlen(given) >= CACHE_NAME_BYTES)
+        return fail_set(fail, FAIL_USAGE, "--resume: a name has at most %u letters",
+                        CACHE_NAME_BYTES - 1);
+    snprintf(name, CACHE_NAME_BYTES, "%s", given);
+    return 0;
+}
+
+int cache_look(struct kvw_client *client, const char *name, struct kvw_cache **reader,
+               struct fail *fail)
+{
+    int result = kvw_attach(client, name, KVW_READER, NULL, reader);
+
+    if (result == -ENOENT)
+        return 0;
+    return result < 0 ? cache_refused(fail, "look at the cache", result) : 1;
+}
+
+int cache_attach(const char *socket, struct kvw_client **client, const char *name,
+                 uint32_t rank, struct kvw_cache **cache, struct fail *fail)
 {
     struct kvw_attach_options options = KVW_ATTACH_OPTIONS_INIT;
+    int result = *client == NULL ? kvw_connect(socket, client) : 0;
 
+    if (result < 0)
+        return cache_refused(fail, "connect", result);
     options.owner_timeout_ns = OWNER_NS;
-    int result = kvw_attach(client, name, rank, &options, cache);
+    result = kvw_attach(*client, name, rank, &options, cache);
     return result < 0 ? cache_refused(fail, "attach", result) : 0;
+}
+
+int cache_heads(const struct kvw_cache *cache, uint32_t group, uint32_t rank,
+                struct share *heads, struct fail *fail)
+{
+    struct kvw_part part;
+    int result = kvw_cache_part(cache, group, rank, &part);
+
+    if (result < 0)
+        return cache_refused(fail, "heads of a rank", result);
+    *heads = (struct share){part.head_first, part.n_heads};
+    return 0;
+}
+
+uint64_t cache_rolls(uint64_t rows, uint64_t window, uint64_t sink)
+{
+    return rows <= window ? 0 : (rows - window) / (window - sink);
 }
 
 int cache_settle(struct kvw_cache *cache, uint32_t rank, bool was_there,

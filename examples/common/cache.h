@@ -13,6 +13,7 @@
 #include <kvwheel/kvwheel.h>
 
 #include "examples/common/fail.h"
+#include "examples/common/ranks.h"
 
 #define CACHE_NAME_BYTES 64u
 
@@ -30,9 +31,24 @@ int cache_add_rows(struct kvw_spec *spec, const char *name, uint64_t rows_max,
 /** The group of that name, or NULL. */
 const struct kvw_spec_group *cache_group(const struct kvw_spec *spec, const char *name);
 
-/** Attach as a rank, waiting for a dying owner to be gone. @return 0 or -EINVAL. */
-int cache_attach(struct kvw_client *client, const char *name, uint32_t rank,
-                 struct kvw_cache **cache, struct fail *fail);
+/** Take the name that --resume has. @return 0 or -EINVAL. */
+int cache_take_name(const char *given, char name[CACHE_NAME_BYTES], struct fail *fail);
+
+/** Attach as a reader, if the cache is there. @return 1, 0 (not there), or -EINVAL. */
+int cache_look(struct kvw_client *client, const char *name, struct kvw_cache **reader,
+               struct fail *fail);
+
+/** Connect, unless *client is there, and attach as a rank, waiting for a dying owner to be
+ *  gone. @return 0 or -EINVAL. */
+int cache_attach(const char *socket, struct kvw_client **client, const char *name,
+                 uint32_t rank, struct kvw_cache **cache, struct fail *fail);
+
+/** The heads of a group that a rank has. @return 0 or -EINVAL. */
+int cache_heads(const struct kvw_cache *cache, uint32_t group, uint32_t rank,
+                struct share *heads, struct fail *fail);
+
+/** How often the W - S rolling rows of a window were replaced as a whole. */
+uint64_t cache_rolls(uint64_t rows, uint64_t window, uint64_t sink);
 
 /** After a job that died (was_there) its ranks may stand at different steps: go back to
  *  the last one that all of them have. Every rank calls it. @return 0 or -EINVAL. */

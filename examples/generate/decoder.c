@@ -26,7 +26,8 @@ static int set_columns(struct decoder *decoder, struct fail *fail)
         struct share columns = share_of(config->intermediate, ranks->n_ranks, r);
         struct share vocab = share_of(config->vocab, ranks->n_ranks, r);
         struct share heads;
-        if (session_heads(decoder->session, r, &heads, fail) != 0)
+        if (cache_heads(decoder->session->cache, decoder->session->group_self, r,
+                        &heads, fail) != 0)
             return -EINVAL;
         ranks_columns_set(&decoder->heads, r, heads.first * group_dim,
                           heads.n * group_dim);

@@ -1,30 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * kvwheel-generate: a Llama decoder over MPI ranks whose whole state is a kvwheel
- * cache. See --help. Every rank ends with the same exit code; rank 0 says why.
- */
-#include <stdio.h>
-
-#include "examples/common/ranks.h"
+/* kvwheel-generate: a Llama decoder over MPI ranks whose whole state is a kvwheel cache. See --help. */
+#include "examples/common/program.h"
 #include "examples/generate/options.h"
 #include "examples/generate/run.h"
 
 int main(int argc, char **argv)
 {
-    struct fail fail = {0};
     struct options options;
-    struct ranks ranks;
+    const struct program program = {"kvwheel-generate", options_help, &options,
+                                    options_parse, run_generate};
 
-    ranks_start(&argc, &argv, &ranks);
-    (void)options_parse(argc, argv, &options, &fail);
-    if (!has_failed(&fail) && options.is_help) {
-        if (ranks_is_first(&ranks))
-            fputs(options_help, stdout);
-    } else if (!has_failed(&fail)) {
-        (void)run_generate(&options, &ranks, &fail);
-    }
-    if (has_failed(&fail) && ranks_is_first(&ranks))
-        fprintf(stderr, "kvwheel-generate: %s\n", fail.text);
-    ranks_end(&ranks);
-    return fail.code;
+    return program_main(argc, argv, &program);
 }

@@ -227,8 +227,6 @@ static int check_together(const struct options *options, struct fail *fail)
     const int n_texts = (options->prompt != NULL) + (options->prompt_ids != NULL) +
                         (options->nll != NULL);
 
-    if (options->is_help)
-        return 0;
     if (options->model == NULL)
         return fail_set(fail, FAIL_USAGE, "--model: need the folder of a model");
     if (n_texts > 1)
@@ -246,8 +244,9 @@ static int check_together(const struct options *options, struct fail *fail)
     return 0;
 }
 
-int options_parse(int argc, char **argv, struct options *options, struct fail *fail)
+int options_parse(int argc, char **argv, void *parsed, struct fail *fail)
 {
+    struct options *options = parsed;
     int flag;
 
     *options = (struct options){
@@ -264,8 +263,8 @@ int options_parse(int argc, char **argv, struct options *options, struct fail *f
         if (parse_flag(flag, optarg, options, fail) != 0)
             return -EINVAL;
     }
-    if (flag < 0)
-        return flag;
+    if (flag < 0 || options->is_help)
+        return flag < 0 ? flag : 1;
     if (options->nll != NULL)
         options->n_tokens = 0;
     return check_together(options, fail);

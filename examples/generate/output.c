@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/cache.h"
 #include "examples/common/stream.h"
 #include "examples/generate/prompt.h"
 #include "examples/generate/text.h"
@@ -89,15 +90,10 @@ void output_resumed(const struct output *output, uint64_t n_done, uint64_t n_all
                 n_done, n_all);
 }
 
-/* How often the W - S rolling rows were replaced as a whole. */
 static uint64_t rolls(const struct result *result)
 {
-    const struct settings *settings = result->settings;
-
-    if (result->rows <= settings->window_rows)
-        return 0;
-    return (result->rows - settings->window_rows) /
-           (settings->window_rows - settings->sink_rows);
+    return cache_rolls(result->rows, result->settings->window_rows,
+                       result->settings->sink_rows);
 }
 
 static json_t *token_list(const struct result *result)

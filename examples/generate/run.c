@@ -254,7 +254,7 @@ static int finish(struct run *run, struct fail *fail)
     return ranks_agree(run->ranks, fail);
 }
 
-int run_generate(const struct options *options, struct ranks *ranks, struct fail *fail)
+int run_generate(const void *options, struct ranks *ranks, struct fail *fail)
 {
     struct run run = {.options = options, .ranks = ranks};
     struct fail closing = {0};

@@ -8,6 +8,6 @@
 #include "examples/generate/options.h"
 
 /** Generate or score. All ranks call it; it ends in agreement. @return 0 or -EINVAL. */
-int run_generate(const struct options *options, struct ranks *ranks, struct fail *fail);
+int run_generate(const void *options, struct ranks *ranks, struct fail *fail);
 
 #endif

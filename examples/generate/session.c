@@ -10,18 +10,6 @@
 #include "examples/common/cache.h"
 #include "examples/common/ranks.h"
 
-int session_heads(const struct session *session, uint32_t rank, struct share *heads,
-                  struct fail *fail)
-{
-    struct kvw_part part;
-    int result = kvw_cache_part(session->cache, session->group_self, rank, &part);
-
-    if (result < 0)
-        return cache_refused(fail, "heads of a rank", result);
-    *heads = (struct share){part.head_first, part.n_heads};
-    return 0;
-}
-
 /* Groups, layers and heads of the attached cache. */
 static int find_layers(struct session *session, uint32_t rank, struct fail *fail)
 {
@@ -49,7 +37,8 @@ static int find_layers(struct session *session, uint32_t rank, struct fail *fail
         result = kvw_layer_of(session->cache, "job", 0, &session->job);
     if (result < 0)
         return cache_refused(fail, "layers of the cache", result);
-    return session_heads(session, rank, &session->kv_heads, fail);
+    return cache_heads(session->cache, session->group_self, rank, &session->kv_heads,
+                       fail);
 }
 
 static int settle(struct session *session, uint32_t rank, struct fail *fail)
@@ -68,14 +57,8 @@ static int settle(struct session *session, uint32_t rank, struct fail *fail)
 static int attach_and_settle(struct session *session, const struct options *options,
                              const struct ranks *ranks, struct fail *fail)
 {
-    int result = 0;
-
-    if (session->client == NULL)
-        result = kvw_connect(options->socket, &session->client);
-    if (result < 0)
-        (void)cache_refused(fail, "connect", result);
-    else if (cache_attach(session->client, session->plan.name, ranks->rank,
-                          &session->cache, fail) == 0)
+    if (cache_attach(options->socket, &session->client, session->plan.name, ranks->rank,
+                     &session->cache, fail) == 0)
         (void)find_layers(session, ranks->rank, fail);
     if (ranks_agree(ranks, fail) != 0)
         return -EINVAL;

@@ -74,10 +74,6 @@ int session_open(struct session *session, const struct options *options,
 /** Detach. A cache that is not kept goes with its last rank. */
 void session_close(struct session *session);
 
-/** The KV heads of rank `rank`. */
-int session_heads(const struct session *session, uint32_t rank, struct share *heads,
-                  struct fail *fail);
-
 /** Read ids [first, first + n) that were committed (rank 0). @return 0 or -EINVAL. */
 int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
                      uint32_t *id, struct fail *fail);

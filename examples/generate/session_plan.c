@@ -180,13 +180,10 @@ static int look(struct session *session, const struct options *options,
                 uint32_t n_ranks, struct fail *fail)
 {
     struct kvw_cache *reader = NULL;
-    int result =
-        kvw_attach(session->client, session->plan.name, KVW_READER, NULL, &reader);
+    int result = cache_look(session->client, session->plan.name, &reader, fail);
 
-    if (result == -ENOENT)
-        return 0;
-    if (result < 0)
-        return cache_refused(fail, "look at the cache", result);
+    if (result <= 0)
+        return result;
 
     const struct kvw_spec *spec = kvw_cache_spec(reader);
     result = check_shape(session, spec, n_ranks, fail);
@@ -210,12 +207,10 @@ int session_prepare(struct session *session, const struct options *options,
     session->plan.is_kept = options->resume != NULL;
     if (options->nll != NULL)
         session->plan.settings.chunk_rows = options->nll_chunk_rows;
-    if (options->resume != NULL && strlen(options->resume) >= CACHE_NAME_BYTES)
-        return fail_set(fail, FAIL_USAGE, "--resume: a name has at most %u letters",
-                        CACHE_NAME_BYTES - 1);
-    if (options->resume != NULL)
-        snprintf(session->plan.name, sizeof(session->plan.name), "%s", options->resume);
-    else
+    if (options->resume != NULL &&
+        cache_take_name(options->resume, session->plan.name, fail) != 0)
+        return -EINVAL;
+    if (options->resume == NULL)
         cache_make_name("generate", session->plan.name);
 
     if (options->resume != NULL) {

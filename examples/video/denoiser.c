@@ -91,7 +91,8 @@ static int set_columns(struct denoiser *denoiser, struct fail *fail)
         struct share hidden = share_of(VIDEO_HIDDEN, n_ranks, r);
         struct share wide = share_of(VIDEO_WIDE, n_ranks, r);
         struct share heads;
-        if (session_heads(denoiser->session, r, &heads, fail) != 0)
+        if (cache_heads(denoiser->session->cache, denoiser->session->group_self, r,
+                        &heads, fail) != 0)
             return -EINVAL;
         ranks_columns_set(&denoiser->heads, r, heads.first * VIDEO_HEAD_DIM,
                           heads.n * VIDEO_HEAD_DIM);

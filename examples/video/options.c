@@ -229,8 +229,6 @@ static int check_together(const struct options *options, struct fail *fail)
 {
     const struct settings *settings = &options->settings;
 
-    if (options->is_help)
-        return 0;
     if (options->model == NULL)
         return fail_set(fail, FAIL_USAGE, "--model: need the folder of a model");
     if (settings->n_prompts == 0 && options->resume == NULL)
@@ -249,8 +247,9 @@ static int check_together(const struct options *options, struct fail *fail)
     return 0;
 }
 
-int options_parse(int argc, char **argv, struct options *options, struct fail *fail)
+int options_parse(int argc, char **argv, void *parsed, struct fail *fail)
 {
+    struct options *options = parsed;
     int flag;
 
     *options = (struct options){
@@ -263,5 +262,7 @@ int options_parse(int argc, char **argv, struct options *options, struct fail *f
         if (parse_flag(flag, optarg, options, fail) != 0)
             return -EINVAL;
     }
-    return flag == 0 ? check_together(options, fail) : flag;
+    if (flag < 0 || options->is_help)
+        return flag < 0 ? flag : 1;
+    return check_together(options, fail);
 }

@@ -51,8 +51,9 @@ struct options {
     struct settings settings;
 };
 
-/** Parse a command line. @return 0 or -EINVAL. */
-int options_parse(int argc, char **argv, struct options *options, struct fail *fail);
+/** Parse a command line into a struct options. @return 0, 1 if help is asked for, or
+ *  -EINVAL. */
+int options_parse(int argc, char **argv, void *parsed, struct fail *fail);
 
 /** The text of --help. */
 extern const char options_help[];

@@ -150,15 +150,12 @@ int output_pictures(const struct output *output, const struct session *session,
 
 /* --------------------------------------------------------------------- result ----- */
 
-/* How often the rolling rows were replaced as a whole. */
 static uint64_t rolls(const struct session *session)
 {
     const struct settings *settings = &session->plan.settings;
 
-    if (session->n_frames <= settings->window_frames)
-        return 0;
-    return (session->n_frames - settings->window_frames) /
-           (settings->window_frames - settings->sink_frames);
+    return cache_rolls(session->n_frames, settings->window_frames,
+                       settings->sink_frames);
 }
 
 /* NULL only when memory ran out. */

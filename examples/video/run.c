@@ -115,7 +115,7 @@ static int open_run(struct run *run, struct fail *fail)
     return 0;
 }
 
-int run_video(const struct options *options, struct ranks *ranks, struct fail *fail)
+int run_video(const void *options, struct ranks *ranks, struct fail *fail)
 {
     struct run run = {.options = options, .ranks = ranks};
     int result = open_run(&run, fail);

@@ -8,6 +8,6 @@
 #include "examples/video/options.h"
 
 /** Make a video. All ranks call it; it ends in agreement. @return 0 or -EINVAL. */
-int run_video(const struct options *options, struct ranks *ranks, struct fail *fail);
+int run_video(const void *options, struct ranks *ranks, struct fail *fail);
 
 #endif

@@ -11,18 +11,6 @@ void session_close(struct session *session)
     *session = (struct session){0};
 }
 
-int session_heads(const struct session *session, uint32_t rank, struct share *heads,
-                  struct fail *fail)
-{
-    struct kvw_part part;
-    int result = kvw_cache_part(session->cache, session->group_self, rank, &part);
-
-    if (result < 0)
-        return cache_refused(fail, "heads of a rank", result);
-    *heads = (struct share){part.head_first, part.n_heads};
-    return 0;
-}
-
 uint32_t session_prompt(const struct session *session, uint64_t frame)
 {
     const struct settings *settings = &session->plan.settings;

@@ -62,10 +62,6 @@ int session_open(struct session *session, const struct options *options,
 /** Detach. A cache that is not kept goes with its last rank. */
 void session_close(struct session *session);
 
-/** The heads of rank `rank`. */
-int session_heads(const struct session *session, uint32_t rank, struct share *heads,
-                  struct fail *fail);
-
 /** Number of the prompt under which a frame is made. */
 uint32_t session_prompt(const struct session *session, uint64_t frame);
 

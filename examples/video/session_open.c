@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "examples/video/session.h"
@@ -113,13 +112,10 @@ static int look(struct session *session, const struct options *options,
                 struct fail *fail)
 {
     struct kvw_cache *reader = NULL;
-    int result =
-        kvw_attach(session->client, session->plan.name, KVW_READER, NULL, &reader);
+    int result = cache_look(session->client, session->plan.name, &reader, fail);
 
-    if (result == -ENOENT)
-        return 0;
-    if (result < 0)
-        return cache_refused(fail, "look at the cache", result);
+    if (result <= 0)
+        return result;
     result = adopt_sizes(&session->plan, options, kvw_cache_spec(reader), fail);
     kvw_detach(reader);
     return result == 0 ? 1 : result;
@@ -131,10 +127,8 @@ static int prepare_kept(struct session *session, const struct options *options,
 {
     struct session_plan *plan = &session->plan;
 
-    if (strlen(options->resume) >= CACHE_NAME_BYTES)
-        return fail_set(fail, FAIL_USAGE, "--resume: a name has at most %u letters",
-                        CACHE_NAME_BYTES - 1);
-    snprintf(plan->name, sizeof(plan->name), "%s", options->resume);
+    if (cache_take_name(options->resume, plan->name, fail) != 0)
+        return -EINVAL;
     if (plan->frames_max < KEPT_FRAMES)
         plan->frames_max = KEPT_FRAMES;
 
@@ -207,16 +201,12 @@ static int attach(struct session *session, const struct options *options,
                   const struct ranks *ranks, struct fail *fail)
 {
     struct kvw_lane_state state;
-    int result = 0;
 
-    if (session->client == NULL)
-        result = kvw_connect(options->socket, &session->client);
-    if (result < 0)
-        (void)cache_refused(fail, "connect", result);
-    else if (cache_attach(session->client, session->plan.name, ranks->rank,
-                          &session->cache, fail) == 0 &&
-             find_layers(session, fail) == 0)
-        (void)session_heads(session, ranks->rank, &session->heads, fail);
+    if (cache_attach(options->socket, &session->client, session->plan.name, ranks->rank,
+                     &session->cache, fail) == 0 &&
+        find_layers(session, fail) == 0)
+        (void)cache_heads(session->cache, session->group_self, ranks->rank,
+                          &session->heads, fail);
     if (ranks_agree(ranks, fail) != 0)
         return -EINVAL;
     if (cache_settle(session->cache, ranks->rank, session->plan.was_there, &state,
