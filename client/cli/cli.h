@@ -87,6 +87,7 @@ bool cli_number(const char *text, uint64_t max, uint64_t *number);
 /* The commands. */
 int command_start(struct cli *cli, int argc, char **argv);
 int command_stop(struct cli *cli, int argc, char **argv);
+int command_run(struct cli *cli, int argc, char **argv);
 int command_restart(struct cli *cli, int argc, char **argv);
 int command_doctor(struct cli *cli, int argc, char **argv);
 int command_status(struct cli *cli, int argc, char **argv);

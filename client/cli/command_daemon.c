@@ -9,17 +9,21 @@
 
 #include "client/cli/cli.h"
 #include "client/cli/doctor.h"
+#include "client/cli/hosts.h"
 #include "client/cli/output.h"
 #include "client/outside.h"
 #include "client/start.h"
 
-#define STOP_MS 10000u /* for the processes to end; freeing memory takes time */
+#define HOSTS_START_MS 30000u /* for all daemons to answer */
+#define STOP_MS 10000u        /* for the processes to end; freeing memory takes time */
 #define NS_PER_MS 1000000ull
 
 /* ----------------------------------------------------------------- start ---------- */
 
 struct start_flags {
     bool is_foreground;
+    const char *list; /* of hosts; NULL: here */
+    const char *agent;
     uint32_t n_arguments;
     const char *arguments[START_ARGUMENTS_MAX + 1]; /* for kvwheeld */
 };
@@ -71,10 +75,16 @@ static int parse_start(struct cli *cli, int argc, char **argv,
         {"quota", required_argument, NULL, 'q'},
         {"quota-user", required_argument, NULL, 'u'},
         {"log-level", required_argument, NULL, 'l'},
+        {"hosts", required_argument, NULL, 'H'},
+        {"agent", required_argument, NULL, 'a'},
         CLI_OPTIONS};
     int option;
 
     while ((option = cli_option(cli, argc, argv, ":h", options)) > 0) {
+        if (option == 'H' || option == 'a') {
+            *(option == 'H' ? &flags->list : &flags->agent) = optarg;
+            continue;
+        }
         if (option == 'F') {
             flags->is_foreground = true;
             continue;
@@ -91,6 +101,51 @@ static int parse_start(struct cli *cli, int argc, char **argv,
     return option == CLI_END ? CLI_END : cli_option_exit(option);
 }
 
+/* One line, or one object, for each host. */
+static int print_hosts(const struct cli *cli, const struct hosts *hosts)
+{
+    json_t *list = cli->is_json ? json_array() : NULL;
+    int exit_code = CLI_OK;
+
+    for (uint32_t i = 0; i < hosts->n; i++) {
+        const struct host *host = &hosts->host[i];
+        if (host->exit_code != 0)
+            exit_code = CLI_FAILED;
+        if (list != NULL)
+            (void)json_array_append_new(
+                list, json_pack("{s:s, s:b, s:s}", "host", host->name, "ok",
+                                host->exit_code == 0, "text", host->said));
+        else
+            fprintf(host->exit_code == 0 ? stdout : stderr, "%s: %s\n", host->name,
+                    host->said[0] != 0 ? host->said : "failed without a word");
+    }
+    if (list != NULL)
+        output_json(list);
+    return exit_code;
+}
+
+/* Start one on every host: this command, by the launch agent. */
+static int start_on_hosts(struct cli *cli, const struct start_flags *flags)
+{
+    char words[HOSTS_WORDS_BYTES] = "";
+    struct hosts hosts;
+    bool fits = true;
+
+    if (flags->is_foreground)
+        return cli_usage(cli, "start: --foreground is for this host alone");
+    if (!hosts_parse(cli, flags->list, flags->agent, &hosts))
+        return CLI_USAGE;
+    if (cli->socket_path != NULL)
+        fits = hosts_quote(words, "--socket") && hosts_quote(words, cli->socket_path);
+    fits = fits && hosts_quote(words, "start");
+    for (uint32_t i = 0; i < flags->n_arguments && fits; i++)
+        fits = hosts_quote(words, flags->arguments[i]);
+    if (!fits)
+        return cli_usage(cli, "start: the options are too long");
+    int result = hosts_run(&hosts, words, HOSTS_START_MS);
+    return result < 0 ? cli_fail(cli, result) : print_hosts(cli, &hosts);
+}
+
 int command_start(struct cli *cli, int argc, char **argv)
 {
     struct start_flags flags = {0};
@@ -98,6 +153,8 @@ int command_start(struct cli *cli, int argc, char **argv)
     int exit_code = parse_start(cli, argc, argv, &flags);
     if (exit_code != CLI_END)
         return exit_code;
+    if (flags.list != NULL)
+        return start_on_hosts(cli, &flags);
     int result = client_open(cli->socket_path, false, &cli->client);
     if (result == 0)
         return print_started(cli, &flags, false);

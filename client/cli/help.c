@@ -69,6 +69,7 @@ const char help_tail[] =
 
 const char help_start[] =
     "usage: kvwheel start [--foreground] [options]\n"
+    "       kvwheel start --hosts LIST [--agent COMMAND] [options]\n"
     "\n"
     "Start a daemon at the socket and wait until it answers. One that runs already\n"
     "is a success, and stays as it is. kvwheeld is taken from $KVWHEELD, from beside\n"
@@ -76,6 +77,12 @@ const char help_start[] =
     "\n"
     "  --foreground       become the daemon, logging to stderr; the exit codes are\n"
     "                     those of kvwheeld --help\n"
+    "  --hosts LIST       one on each of h0,h1,...: this command is run there, from "
+    "the\n"
+    "                     same path, by the launch agent; exit 1 if one of them fails\n"
+    "  --agent COMMAND    takes a host and the words of a shell command (default:\n"
+    "                     $KVWHEEL_AGENT, else ssh -o BatchMode=yes -o\n"
+    "                     ConnectTimeout=5)\n"
     "  --quota SIZE|N%    most bytes of all caches (default 80% of memory); SIZE is\n"
     "                     in bytes, or with K, M, G or T (powers of 1024)\n"
     "  --quota-user SIZE|N%\n"
@@ -96,6 +103,26 @@ const char help_restart[] =
     "were started from. Caches and attachments stay, workers go on. If the new one\n"
     "does not serve (caches of another layout are not adopted), the old one comes\n"
     "back; why, is printed here and by kvwheel status.\n" COMMON EXIT_CODES;
+
+const char help_run[] =
+    "usage: kvwheel run --hosts LIST [options] -- mpirun ...\n"
+    "\n"
+    "Run an MPI job whose caches outlive it. Before, the daemon of every host is "
+    "asked.\n"
+    "mpirun gets the hosts (as its default hostfile) and what makes Open MPI notice a\n"
+    "lost host within seconds; settings in OMPI_MCA_... that you made stay. What was\n"
+    "the matter is said on stderr, with the names of hosts that no longer answer.\n"
+    "\n"
+    "  --hosts LIST       h0:2,h1:2,...: hosts, and how many ranks each takes (1)\n"
+    "  --agent COMMAND    as in kvwheel start --help\n"
+    "  --timeout SECONDS  of one launch; then it is ended, and killed 5 s later\n"
+    "  --relaunch N       start again, up to N times, after a lost host, a killed "
+    "rank\n"
+    "                     or a time-out: with the same command and as many slots, on\n"
+    "                     the hosts that answer\n" COMMON "\n"
+    "Exit codes: 0, or the program's own; 101 lost host, 102 a rank was killed, 103 "
+    "the\n"
+    "job could not start, 104 timed out, 128+N ended by signal N; 2 wrong usage.\n";
 
 const char help_status[] =
     "usage: kvwheel status\n"

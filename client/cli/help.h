@@ -8,6 +8,7 @@ extern const char help_tail[];
 extern const char help_start[];
 extern const char help_stop[];
 extern const char help_restart[];
+extern const char help_run[];
 extern const char help_status[];
 extern const char help_doctor[];
 extern const char help_create[];

@@ -16,6 +16,8 @@ static const struct command commands[] = {
     {"stop", "stop the daemon", help_stop, command_stop},
     {"restart", "replace the daemon by the installed one, caches kept", help_restart,
      command_restart},
+    {"run", "run an MPI job, and again on the hosts that are left", help_run,
+     command_run},
     {"status", "how the daemon is", help_status, command_status},
     {"logs", "what the daemon has logged", help_logs, command_logs},
     {"doctor", "what is wrong with host or daemon, and what mends it", help_doctor,

@@ -388,7 +388,7 @@ static int rebuild(struct run *run, uint32_t lane, uint64_t rows, uint64_t at_st
         error = kvw_mpi_compare(run->mpi, scratch.mpi, lane, &n_rows, &n_wrong);
     if (error == 0)
         error = kvw_mpi_fill(run->mpi, lane, at_step);
-    run->n_wrong += n_wrong + (n_rows == 0);
+    run->n_wrong = scratch.n_wrong + n_wrong + (n_rows == 0);
     kvw_mpi_fini(scratch.mpi);
     return error == 0 ? 0 : refused(run, "replay", error);
 }
