@@ -123,6 +123,10 @@ static void set_environment(const struct job *job)
     for (size_t i = 0; i < sizeof setting / sizeof setting[0]; i++)
         setenv(setting[i][0], setting[i][1], 0);
     setenv("OMPI_MCA_orte_default_hostfile", job->hostfile, 1);
+    if (job->cli->socket_path != NULL)
+        setenv("KVWHEEL_SOCKET", job->cli->socket_path, 1);
+    if (outside_variable("KVWHEEL_SOCKET") != NULL) /* for ranks that ssh starts */
+        setenv("OMPI_MCA_mca_base_env_list", "KVWHEEL_SOCKET", 0);
 }
 
 /* Start mpirun; it ends if we do. @return its pid or a negative errno. */

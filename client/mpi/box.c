@@ -33,6 +33,7 @@ static int check_group(const struct kvw_spec *spec, const struct grid *grid,
             "kept rows nor contiguous rings",
             group->name);
     if (group->n_heads < grid->parts[AXIS_HEAD] && grid->in_box[AXIS_HEAD] > 1 &&
+        grid->in_box[AXIS_HEAD] < grid->parts[AXIS_HEAD] &&
         (whole_groups >> g & 1) == 0)
         return told(
             -EINVAL,
@@ -153,7 +154,7 @@ struct interval box_heads(const struct kvw_spec *spec, const struct grid *grid,
     const uint32_t n_heads = spec->group[group].n_heads;
     const uint32_t parts = grid->parts[AXIS_HEAD];
 
-    if (n_heads < parts) /* repeated */
+    if (n_heads < parts && grid->in_box[AXIS_HEAD] == 1) /* repeated */
         return (struct interval){part * n_heads / parts, 1};
     return parts_of(n_heads, parts, part, n_parts);
 }
@@ -326,9 +327,9 @@ int box_spec(const struct kvw_spec *spec, const struct grid *grid,
         box_lanes(spec, grid, first_part(grid, box, AXIS_LANE), out->lane_parts).n;
     memset(out->group, 0, sizeof out->group);
     memset(out->model_layer, 0, sizeof out->model_layer);
-    if (n_boxes > 1 && snprintf(out->name, sizeof out->name, "%.55s.%uof%u", spec->name,
+    if (n_boxes > 1 && snprintf(out->name, sizeof out->name, "%.50s.%uof%u", spec->name,
                                 box, n_boxes) >= (int)sizeof out->name)
-        return told(-EINVAL, "init: the name has at most 55 letters: %s", spec->name);
+        return told(-EINVAL, "init: the name has at most 50 letters: %s", spec->name);
     for (uint32_t g = 0; g < spec->n_groups && error == 0; g++) {
         group[g] = (struct box_group){.is_whole = (whole_groups >> g & 1) != 0};
         if (is_split && !group[g].is_whole)

@@ -176,7 +176,7 @@ int kvw_mpi_fill(struct kvw_mpi *mpi, uint32_t lane_number, uint64_t step)
         if (error != 0)
             return told_by_kvw(error, "fill");
     }
-    return 0;
+    return lost_end(mpi, lane);
 }
 
 /* ------------------------------------------------------------------ compare ------- */

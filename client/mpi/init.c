@@ -13,9 +13,10 @@
 #include "client/mpi/inside.h"
 #include "proto/layout.h"
 
-#define NAME_LETTERS_MAX 55u
+#define NAME_LETTERS_MAX 50u
 #define DEFAULT_TIMEOUT_NS 30000000000ull
-#define PAUSE_NS 20000000 /* between looks whether a dying owner is gone */
+#define HAVE_HALF UINT64_MAX /* a box that was never filled */
+#define PAUSE_NS 20000000    /* between looks whether a dying owner is gone */
 
 /* What each rank says of itself first. */
 struct hello {
@@ -111,8 +112,6 @@ static int check_spec(struct kvw_mpi *mpi, const struct kvw_spec *spec)
         spec->n_layers > KVW_LAYERS_MAX)
         return told(-EINVAL, "init: the spec was not made by kvw_spec_init()");
     mpi->spec = *spec;
-    if (strnlen(spec->name, NAME_LETTERS_MAX + 1) > NAME_LETTERS_MAX)
-        return told(-EINVAL, "init: the name has at most %u letters", NAME_LETTERS_MAX);
     if (spec->n_ranks != mpi->n_places || mpi->n_places > KVW_RANKS_MAX)
         return told(
             -EINVAL,
@@ -122,6 +121,9 @@ static int check_spec(struct kvw_mpi *mpi, const struct kvw_spec *spec)
         return told(-EINVAL, "init: box_ranks: need a divisor of %u ranks, have %u",
                     mpi->n_places, mpi->box_ranks);
     mpi->n_boxes = mpi->n_places / mpi->box_ranks;
+    if (mpi->n_boxes > 1 &&
+        strnlen(spec->name, NAME_LETTERS_MAX + 1) > NAME_LETTERS_MAX)
+        return told(-EINVAL, "init: the name has at most %u letters", NAME_LETTERS_MAX);
     return box_grid(spec, mpi->whole_groups, mpi->box_ranks, &mpi->grid);
 }
 
@@ -244,34 +246,48 @@ static int meet(struct kvw_mpi *mpi, const struct kvw_spec *spec,
 
 /* ---------------------------------------------------------------- placing --------- */
 
-static int name_of_box(const struct kvw_mpi *mpi, uint32_t box, struct kvw_spec *spec)
+/* The newest step of a box + 1. */
+static int look_at_box(const struct kvw_mpi *mpi, const struct kvw_spec *spec,
+                       uint64_t *have)
 {
-    struct box_group group[KVW_GROUPS_MAX];
-
-    return box_spec(&mpi->spec, &mpi->grid, mpi->whole_groups, box, spec, group);
-}
-
-/* Which boxes this node has: 0, or the newest step + 1. A box that cannot be looked at is
- * not there; who creates it will learn why. */
-static void look_for_boxes(struct kvw_mpi *mpi, uint64_t have[KVW_RANKS_MAX])
-{
-    struct kvw_spec *spec = malloc(sizeof *spec);
+    struct kvw_cache *reader = NULL;
     struct kvw_lane_state state;
 
-    for (uint32_t box = 0; spec != NULL && box < mpi->n_boxes; box++) {
-        struct kvw_cache *reader = NULL;
-        if (name_of_box(mpi, box, spec) != 0 ||
-            kvw_attach(mpi->client, spec->name, KVW_READER, NULL, &reader) != 0)
-            continue;
-        have[box] = 1;
-        for (uint32_t lane = 0; lane < spec->n_lanes; lane++) {
-            if (kvw_state(reader, lane, KVW_ALL_RANKS, &state) == 0 &&
-                state.step + 1 > have[box])
-                have[box] = state.step + 1;
-        }
-        kvw_detach(reader);
+    int error = kvw_attach(mpi->client, spec->name, KVW_READER, NULL, &reader);
+    if (error == -ENOENT)
+        return 0;
+    if (error != 0)
+        return told_by_kvw(error, "init: look for a box");
+    const uint32_t n_lanes = kvw_cache_spec(reader)->n_lanes;
+    *have = 1;
+    for (uint32_t lane = 0; lane < n_lanes && error == 0; lane++) {
+        error = kvw_state(reader, lane, KVW_ALL_RANKS, &state);
+        if (error == 0 && state.step + 1 > *have)
+            *have = state.step + 1;
+    }
+    if (error != 0)
+        error = told_by_kvw(error, "init: look at a box");
+    kvw_detach(reader);
+    return error;
+}
+
+/* Which boxes this node has: 0, HAVE_HALF, or the newest step + 1. What cannot be looked at is an error:
+ * a box that counts as lost is made anew. */
+static int look_for_boxes(struct kvw_mpi *mpi, uint64_t have[KVW_RANKS_MAX])
+{
+    struct kvw_spec *spec = malloc(sizeof *spec);
+    struct box_group group[KVW_GROUPS_MAX];
+    int error = spec == NULL ? told(-ENOMEM, "init: no memory") : 0;
+
+    for (uint32_t box = 0; box < mpi->n_boxes && error == 0; box++) {
+        error = box_spec(&mpi->spec, &mpi->grid, mpi->whole_groups, box, spec, group);
+        if (error == 0 && lost_is_marked(mpi, spec->name))
+            have[box] = HAVE_HALF;
+        else if (error == 0)
+            error = look_at_box(mpi, spec, &have[box]);
     }
     free(spec);
+    return error;
 }
 
 static int find_places(struct kvw_mpi *mpi)
@@ -284,8 +300,9 @@ static int find_places(struct kvw_mpi *mpi)
 
     for (uint32_t rank = 0; rank < mpi->rank; rank++)
         is_first = is_first && mpi->peer[rank].node != mpi->peer[mpi->rank].node;
-    if (is_first)
-        look_for_boxes(mpi, mine);
+    if (error == 0 && is_first)
+        error = look_for_boxes(mpi, mine);
+    error = kvw_mpi_agree(mpi, error, kvw_mpi_last_error());
     if (error == 0)
         error = exchange_all(mpi, UINT64_MAX, TAG_BOXES, mine, all, sizeof mine,
                              "init: looking for boxes");
@@ -296,9 +313,11 @@ static int find_places(struct kvw_mpi *mpi)
         for (uint32_t rank = 0; rank < mpi->n_places; rank++) {
             const uint32_t node = mpi->peer[rank].node;
             placing->node[rank] = node;
-            for (uint32_t box = 0; box < mpi->n_boxes; box++)
-                if (all[rank][box] > placing->have[node][box])
+            for (uint32_t box = 0; box < mpi->n_boxes; box++) {
+                if (all[rank][box] != HAVE_HALF &&
+                    all[rank][box] > placing->have[node][box])
                     placing->have[node][box] = all[rank][box];
+            }
         }
         error = place_all(placing, &mpi->grid, mpi->rank_of, mpi->is_new);
     }
@@ -306,6 +325,11 @@ static int find_places(struct kvw_mpi *mpi)
         if (mpi->rank_of[place] == (int)mpi->rank)
             mpi->place = place;
     mpi->box = box_of_place(&mpi->grid, mpi->place, &mpi->box_rank);
+    for (uint32_t rank = 0; rank < mpi->n_places && error == 0; rank++) {
+        if (mpi->peer[rank].node == mpi->peer[mpi->rank].node &&
+            all[rank][mpi->box] != 0)
+            mpi->is_left = mpi->is_new[mpi->box];
+    }
     free(placing);
     free(all);
     return error;
@@ -358,7 +382,7 @@ static void set_rules(struct kvw_mpi *mpi)
     }
 }
 
-static int open_box(struct kvw_mpi *mpi, const struct kvw_attach_options *options)
+static int prepare_box(struct kvw_mpi *mpi)
 {
     struct kvw_spec spec;
 
@@ -375,6 +399,20 @@ static int open_box(struct kvw_mpi *mpi, const struct kvw_attach_options *option
     mpi->passes = calloc(spec.n_layers, sizeof mpi->passes[0]);
     if (mpi->lane == NULL || mpi->passes == NULL)
         return told(-ENOMEM, "init: no memory");
+    for (uint32_t i = 0; i < spec.n_lanes; i++)
+        mpi->lane[i].is_empty = mpi->is_new[mpi->box];
+    return lost_begin(mpi, &spec);
+}
+
+static int open_box(struct kvw_mpi *mpi, const struct kvw_attach_options *options)
+{
+    struct box_group group[KVW_GROUPS_MAX];
+    struct kvw_spec spec;
+
+    int error =
+        box_spec(&mpi->spec, &mpi->grid, mpi->whole_groups, mpi->box, &spec, group);
+    if (error != 0)
+        return error;
     error = kvw_create(mpi->client, &spec, NULL, NULL);
     if (error < 0)
         return told_by_kvw(error, "init: create");
@@ -399,6 +437,10 @@ static int open_all(struct kvw_mpi *mpi, const struct kvw_spec *spec,
 
     if (error == 0)
         error = find_places(mpi);
+    if (error != 0)
+        return error;
+    error = prepare_box(mpi);
+    error = kvw_mpi_agree(mpi, error, kvw_mpi_last_error());
     if (error != 0)
         return error;
     error = open_box(mpi, options != NULL ? options->attach : NULL);

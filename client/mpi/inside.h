@@ -80,6 +80,7 @@ struct mpi_lane {
     bool is_open;
     bool is_idle;    /* the open step touches nothing of this box */
     bool is_told;    /* tokens of `step` are under way */
+    bool is_empty;   /* of a new box: it has to be filled */
     uint64_t digest; /* of the open step */
     struct open_group open[KVW_GROUPS_MAX];
     struct exchange exchange;
@@ -91,6 +92,8 @@ struct kvw_mpi {
     MPI_Comm comm;
     bool is_broken; /* somebody did not answer: no exchange makes sense any more */
     bool is_started;
+    bool
+        is_left; /* the node has what is left of this rank's box, which counts as lost */
     uint32_t flags;
     uint64_t timeout_ns;
     uint64_t whole_groups;
@@ -247,6 +250,23 @@ KVW_NODISCARD int place_all(const struct placing *placing, const struct grid *gr
 
 /** The places that hold a lane, as a set. */
 uint64_t places_of_lane(const struct kvw_mpi *mpi, uint32_t lane);
+
+/* ---- lost.c ---- */
+
+/*
+ * A box that is new while others were kept is marked until it is filled: a job that dies
+ * meanwhile must not leave a box that looks like the others' and is not. The mark is a
+ * small cache beside it. Only the first rank of a box does any of this.
+ */
+
+/** Make place for a new box, and mark it. @return 0 or a negative error, with words. */
+KVW_NODISCARD int lost_begin(struct kvw_mpi *mpi, const struct kvw_spec *spec);
+
+/** Is the box of that name marked? */
+bool lost_is_marked(const struct kvw_mpi *mpi, const char *name);
+
+/** A lane of this rank's box is what the others' are. @return 0, or with words. */
+KVW_NODISCARD int lost_end(struct kvw_mpi *mpi, struct mpi_lane *lane);
 
 /* ---- step.c ---- */
 

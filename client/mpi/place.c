@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which rank takes which place. Boxes that are there come first, the newest ones before
- * older ones; a box that two nodes have is taken where it is newer. What is left goes to the
- * node of the rank of the same number where it has room, so that a fresh job has places
- * equal to ranks.
+ * older ones; a box that two nodes have is taken where it is newer. One that lags by more
+ * steps than boards keep (it was left when its node was away) counts as lost. What is left
+ * goes to the node of the rank of the same number where it has room, so that a fresh job has
+ * places equal to ranks.
  */
 #include <errno.h>
 
@@ -11,6 +12,7 @@
 
 struct hand {
     const struct placing *placing;
+    uint64_t least; /* what a box must have at least, to come back to a common step */
     uint32_t n_free[KVW_RANKS_MAX];  /* ranks of a node without a place */
     bool is_taken[KVW_RANKS_MAX];    /* ranks */
     uint32_t node_of[KVW_RANKS_MAX]; /* boxes; UINT32_MAX = none yet */
@@ -27,6 +29,17 @@ static void give(struct hand *hand, uint32_t box, uint32_t node)
     hand->n_free[node] -= hand->placing->box_ranks;
 }
 
+static uint64_t least_of(const struct placing *placing, uint32_t n_boxes)
+{
+    uint64_t newest = 0;
+
+    for (uint32_t node = 0; node < placing->n_nodes; node++)
+        for (uint32_t box = 0; box < n_boxes; box++)
+            if (placing->have[node][box] > newest)
+                newest = placing->have[node][box];
+    return newest > KVW_RECORDS - 2 ? newest - (KVW_RECORDS - 2) : 1;
+}
+
 /* The newest box without a node that a node with room has. @return false if none. */
 static bool give_newest(struct hand *hand, uint32_t n_boxes)
 {
@@ -36,8 +49,8 @@ static bool give_newest(struct hand *hand, uint32_t n_boxes)
     for (uint32_t box = 0; box < n_boxes; box++) {
         for (uint32_t node = 0; node < hand->placing->n_nodes; node++) {
             const uint64_t have = hand->placing->have[node][box];
-            if (have <= best || hand->node_of[box] != UINT32_MAX ||
-                !has_room(hand, node))
+            if (have <= best || have < hand->least ||
+                hand->node_of[box] != UINT32_MAX || !has_room(hand, node))
                 continue;
             best = have;
             best_box = box;
@@ -84,7 +97,7 @@ int place_all(const struct placing *placing, const struct grid *grid,
               int rank_of[KVW_RANKS_MAX], bool is_new[KVW_RANKS_MAX])
 {
     const uint32_t n_boxes = placing->n_ranks / placing->box_ranks;
-    struct hand hand = {.placing = placing};
+    struct hand hand = {.placing = placing, .least = least_of(placing, n_boxes)};
 
     for (uint32_t rank = 0; rank < placing->n_ranks; rank++)
         hand.n_free[placing->node[rank]]++;

@@ -74,7 +74,7 @@ static int go_back(struct kvw_mpi *mpi, uint32_t lane, uint64_t step)
 
 int kvw_mpi_recover(struct kvw_mpi *mpi, uint32_t lane_number, uint64_t *step)
 {
-    const struct mpi_lane *lane = lane_here(mpi, "recover", lane_number);
+    struct mpi_lane *lane = lane_here(mpi, "recover", lane_number);
     struct round round;
 
     if (lane == NULL)
@@ -89,7 +89,12 @@ int kvw_mpi_recover(struct kvw_mpi *mpi, uint32_t lane_number, uint64_t *step)
         error = told(-KVW_EDIVERGED,
                      "recover: lane %u: the box of %s stays at a step after %" PRIu64,
                      lane_number, who_is(mpi, round.highest_place).text, round.lowest);
-    if (error == 0 && step != NULL)
-        *step = round.lowest == UINT64_MAX ? 0 : round.lowest;
+    if (error != 0)
+        return error;
+    const uint64_t common = round.lowest == UINT64_MAX ? 0 : round.lowest;
+    if (step != NULL)
+        *step = common;
+    if (common == 0 && lane->is_empty) /* there is nothing to fill it with */
+        error = lost_end(mpi, lane);
     return error;
 }

@@ -5,9 +5,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include <kvwheel/mpi.h>
 
 struct share share_of(uint32_t n_rows, uint32_t parts, uint32_t part)
 {
@@ -39,14 +43,54 @@ void ranks_end(struct ranks *ranks)
     MPI_Finalize();
 }
 
-void ranks_broadcast(void *bytes, size_t n_bytes)
+void ranks_abort(const struct ranks *ranks, const char *why)
 {
-    MPI_Bcast(bytes, (int)n_bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+    char host[64] = "";
+
+    (void)gethostname(host, sizeof(host) - 1);
+    fprintf(stderr, "rank %u on %s: %s\n", ranks->rank, host, why);
+    MPI_Abort(MPI_COMM_WORLD, KVW_MPI_EXIT_TIMEOUT);
+    abort(); /* not reached */
 }
 
-void ranks_max(uint64_t *numbers, uint32_t n)
+/* Wait for a collective, but not for ever: a peer whose host is gone gives no error. */
+static void await(const struct ranks *ranks, MPI_Request *request)
 {
-    MPI_Allreduce(MPI_IN_PLACE, numbers, (int)n, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
+    const double end = MPI_Wtime() + RANKS_WAIT_SECONDS;
+    int is_done = 0;
+
+    for (;;) {
+        MPI_Test(request, &is_done, MPI_STATUS_IGNORE);
+        if (is_done)
+            return;
+        (void)sched_yield();
+        if (MPI_Wtime() > end)
+            ranks_abort(ranks, "another rank did not answer for 30 s");
+    }
+}
+
+void ranks_broadcast(void *bytes, size_t n_bytes, uint32_t from)
+{
+    for (char *at = bytes; n_bytes > 0;) {
+        const size_t n = n_bytes < INT_MAX ? n_bytes : INT_MAX;
+        MPI_Bcast(at, (int)n, MPI_BYTE, (int)from, MPI_COMM_WORLD);
+        at += n;
+        n_bytes -= n;
+    }
+}
+
+void ranks_max(const struct ranks *ranks, uint64_t *numbers, uint32_t n)
+{
+    MPI_Request request;
+
+    if (ranks_are_on_one_node(ranks)) {
+        MPI_Allreduce(MPI_IN_PLACE, numbers, (int)n, MPI_UINT64_T, MPI_MAX,
+                      MPI_COMM_WORLD);
+        return;
+    }
+    MPI_Iallreduce(MPI_IN_PLACE, numbers, (int)n, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD,
+                   &request);
+    await(ranks, &request);
 }
 
 uint64_t ranks_sum(uint64_t number)
@@ -55,15 +99,21 @@ uint64_t ranks_sum(uint64_t number)
     return number;
 }
 
+uint32_t ranks_lowest(const struct ranks *ranks, bool is_it)
+{
+    uint32_t mine = is_it ? ranks->rank : ranks->n_ranks;
+
+    MPI_Allreduce(MPI_IN_PLACE, &mine, 1, MPI_UINT32_T, MPI_MIN, MPI_COMM_WORLD);
+    return mine;
+}
+
 int ranks_agree(const struct ranks *ranks, struct fail *fail)
 {
-    int mine = has_failed(fail) ? (int)ranks->rank : (int)ranks->n_ranks;
-    int lowest;
+    const uint32_t lowest = ranks_lowest(ranks, has_failed(fail));
 
-    MPI_Allreduce(&mine, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (lowest == (int)ranks->n_ranks)
+    if (lowest == ranks->n_ranks)
         return 0;
-    MPI_Bcast(fail, (int)sizeof(*fail), MPI_BYTE, lowest, MPI_COMM_WORLD);
+    ranks_broadcast(fail, sizeof(*fail), lowest);
     return -EINVAL;
 }
 
@@ -91,12 +141,20 @@ void ranks_columns_set(struct ranks_columns *columns, uint32_t rank, uint32_t fi
     columns->n_columns += count;
 }
 
-/* One token: the ranks' columns follow each other, as they should. */
-static void gather_one(const struct ranks *ranks, const struct ranks_columns *columns,
-                       const float *mine, float *all)
+static void gather(const struct ranks *ranks, const float *mine, const int *count,
+                   const int *first, float *all)
 {
-    MPI_Allgatherv(mine, columns->count[ranks->rank], MPI_FLOAT, all, columns->count,
-                   columns->first, MPI_FLOAT, MPI_COMM_WORLD);
+    const int n_mine = count[ranks->rank];
+    MPI_Request request;
+
+    if (ranks_are_on_one_node(ranks)) {
+        MPI_Allgatherv(mine, n_mine, MPI_FLOAT, all, count, first, MPI_FLOAT,
+                       MPI_COMM_WORLD);
+        return;
+    }
+    MPI_Iallgatherv(mine, n_mine, MPI_FLOAT, all, count, first, MPI_FLOAT,
+                    MPI_COMM_WORLD, &request);
+    await(ranks, &request);
 }
 
 void ranks_gather(const struct ranks *ranks, const struct ranks_columns *columns,
@@ -104,17 +162,18 @@ void ranks_gather(const struct ranks *ranks, const struct ranks_columns *columns
 {
     int count[RANKS_MAX], first[RANKS_MAX];
     const float *from = ranks->scratch;
+    int at = 0;
 
-    if (n == 1) {
-        gather_one(ranks, columns, mine, all);
+    if (n == 1) { /* the ranks' columns lie where they should */
+        gather(ranks, mine, columns->count, columns->first, all);
         return;
     }
     for (uint32_t r = 0; r < ranks->n_ranks; r++) {
         count[r] = columns->count[r] * (int)n;
-        first[r] = columns->first[r] * (int)n;
+        first[r] = at;
+        at += count[r];
     }
-    MPI_Allgatherv(mine, count[ranks->rank], MPI_FLOAT, ranks->scratch, count, first,
-                   MPI_FLOAT, MPI_COMM_WORLD);
+    gather(ranks, mine, count, first, ranks->scratch);
     for (uint32_t r = 0; r < ranks->n_ranks; r++) {
         for (uint32_t t = 0; t < n; t++) {
             memcpy(all + (size_t)t * columns->n_columns + columns->first[r], from,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What goes between the ranks of the run. The only file of this program that knows MPI.
- * A failing MPI call ends the job (MPI's own default), so nothing here returns an
- * error.
+ * What goes between the ranks of the run: activations, ids, agreement. The cache has its
+ * own (kvwheel/mpi.h). A failing MPI call ends the job (MPI's own default), and so does a
+ * rank on another node that is not heard of for RANKS_WAIT_SECONDS, so nothing here returns
+ * an error.
  */
 #ifndef COMMON_RANKS_H
 #define COMMON_RANKS_H
@@ -14,6 +15,7 @@
 #include "examples/common/fail.h"
 
 #define RANKS_MAX 64u /* of a cache */
+#define RANKS_WAIT_SECONDS 30
 
 struct ranks {
     uint32_t rank;
@@ -50,11 +52,22 @@ static inline bool ranks_is_first(const struct ranks *ranks)
     return ranks->rank == 0;
 }
 
-/** Give rank 0's bytes to everybody. */
-void ranks_broadcast(void *bytes, size_t n_bytes);
+static inline bool ranks_are_on_one_node(const struct ranks *ranks)
+{
+    return ranks->n_local == ranks->n_ranks;
+}
+
+/** Give a rank's bytes to everybody. */
+void ranks_broadcast(void *bytes, size_t n_bytes, uint32_t from);
+
+/** The lowest rank for which `is_it` holds; n_ranks: none. */
+uint32_t ranks_lowest(const struct ranks *ranks, bool is_it);
+
+/** End the job with a reason on stderr: a rank that others wait for is gone. */
+__attribute__((noreturn)) void ranks_abort(const struct ranks *ranks, const char *why);
 
 /** The largest of each number, to everybody. */
-void ranks_max(uint64_t *numbers, uint32_t n);
+void ranks_max(const struct ranks *ranks, uint64_t *numbers, uint32_t n);
 
 /** The sum over the ranks, to everybody. */
 uint64_t ranks_sum(uint64_t number);

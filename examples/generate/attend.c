@@ -9,8 +9,13 @@
 
 #include "examples/common/cache.h"
 
-/* A query's rows are at most all pieces twice: sink and recent. */
-#define PIECES_MAX (2 * KVW_VIEW_PIECES_MAX)
+/* What one call of the kernel reads. */
+struct attend_rows {
+    uint32_t n_pieces;
+    uint32_t n_pieces_max;
+    uint64_t n_rows; /* of all ranks that share them */
+    struct kvw_attn_piece piece[];
+};
 
 /* The kernels number the types of planes as the library does. */
 _Static_assert((int)KVW_NUM_F32 == (int)KVW_F32 && (int)KVW_NUM_BF16 == (int)KVW_BF16 &&
@@ -58,6 +63,36 @@ static struct kvw_rope_table make_table(float *memory, uint64_t n_positions,
     };
 }
 
+/* Room for the pieces of a call: those of a view, sink and recent rows apart, and a piece
+ * for each block where rows are split. And for partial results. */
+static int make_rows(struct attend *attend, struct fail *fail)
+{
+    const struct settings *settings = settings_of(attend);
+    const size_t n_out = (size_t)settings->chunk_rows * attend->n_heads;
+    uint64_t n_pieces = 2 * KVW_VIEW_PIECES_MAX;
+
+    if (settings->row_parts > 1)
+        n_pieces += 2 * (settings->window_rows + settings->chunk_rows) /
+                    ((uint64_t)settings->row_block * settings->row_parts);
+    attend->rows =
+        malloc(sizeof(*attend->rows) + n_pieces * sizeof(attend->rows->piece[0]));
+    if (attend->rows == NULL)
+        return fail_memory(fail, "the pieces of a view");
+    attend->rows->n_pieces_max = (uint32_t)n_pieces;
+    if (settings->row_parts == 1)
+        return 0;
+    attend->part = malloc(sizeof(float) * n_out * (attend->head_dim + 1u));
+    if (attend->part == NULL)
+        return fail_memory(fail, "partial results");
+    attend->part_lse = attend->part + n_out * attend->head_dim;
+    return 0;
+}
+
+void attend_use(struct attend *attend, struct session *session)
+{
+    attend->session = session;
+}
+
 int attend_init(struct attend *attend, struct session *session, struct fail *fail)
 {
     const struct model_config *config = &session->config;
@@ -84,6 +119,8 @@ int attend_init(struct attend *attend, struct session *session, struct fail *fai
 
     for (uint32_t j = 0; j < n_pairs; j++)
         attend->inv_freq[j] = pow(config->rope_theta, -(double)j / n_pairs);
+    if (make_rows(attend, fail) != 0)
+        return -EINVAL;
     attend->window = make_table(attend->tables, n_window, n_pairs);
     attend->chunk = make_table(attend->tables + 2 * n_window * n_pairs,
                                settings->chunk_rows, n_pairs);
@@ -95,6 +132,8 @@ void attend_fini(struct attend *attend)
 {
     free(attend->inv_freq);
     free(attend->tables);
+    free(attend->rows);
+    free(attend->part);
     *attend = (struct attend){0};
 }
 
@@ -154,106 +193,154 @@ int attend_rotate_queries(const struct attend *attend, float *q, struct fail *fa
     return rotate(attend, q, attend->n_heads, fail);
 }
 
+/* Rows from `row_here` of this rank's box on that the text numbers without a gap: at most n
+ * of them. Sets the text's number of the first. */
+static uint64_t next_run(const struct session *session, uint64_t row_here, uint64_t n,
+                         uint64_t *row)
+{
+    const uint64_t block = session->plan.settings.row_block;
+
+    *row = kvw_mpi_row(session->mpi, session->group_self, row_here);
+    if (session->plan.settings.row_parts == 1)
+        return n;
+    const uint64_t left = block - row_here % block;
+    return left < n ? left : n;
+}
+
 /* Convert rows into the slots of one plane. */
 static int convert(const struct attend *attend, const struct kvw_slots *slots,
                    uint32_t plane, const float *rows, struct fail *fail)
 {
+    struct session *session = attend->session;
     const struct kvw_plane *to = &slots->plane[plane];
     const size_t head_bytes = sizeof(float) * attend->head_dim;
-    const size_t row_bytes = head_bytes * attend->n_kv_heads;
+    const size_t row_elems = (size_t)attend->n_kv_heads * attend->head_dim;
 
     for (uint32_t i = 0; i < slots->n_pieces; i++) {
         const struct kvw_piece *piece = &slots->piece[i];
-        size_t first = (size_t)(piece->row - attend->session->rows);
-        int result = kvw_rows_convert(&(struct kvw_convert_args){
-            .src = rows + first * attend->n_kv_heads * attend->head_dim,
-            .src_row_stride = (ptrdiff_t)row_bytes,
-            .src_head_stride = (ptrdiff_t)head_bytes,
-            .dst = kvw_piece_at(to, piece, 0),
-            .dst_row_stride = (ptrdiff_t)to->row_bytes,
-            .dst_head_stride = (ptrdiff_t)to->head_bytes,
-            .n_rows = piece->n_rows,
-            .n_heads = attend->n_kv_heads,
-            .n_elems = attend->head_dim,
-            .src_type = KVW_NUM_F32,
-            .dst_type = to->type,
-        });
-        if (result != 0)
-            return fail_set(fail, FAIL_CACHE, "kernels: conversion refused (%d)",
-                            result);
-        attend->session->bytes_written += (uint64_t)piece->n_rows * attend->n_kv_heads *
-                                          attend->head_dim *
-                                          (to->type == KVW_F32 ? 4 : 2);
+        for (uint64_t done = 0, n; done < piece->n_rows; done += n) {
+            uint64_t row;
+            n = next_run(session, piece->row + done, piece->n_rows - done, &row);
+            int result = kvw_rows_convert(&(struct kvw_convert_args){
+                .src = rows + (row - session->rows) * row_elems,
+                .src_row_stride = (ptrdiff_t)(sizeof(float) * row_elems),
+                .src_head_stride = (ptrdiff_t)head_bytes,
+                .dst = kvw_piece_at(to, piece, 0) + done * to->row_bytes,
+                .dst_row_stride = (ptrdiff_t)to->row_bytes,
+                .dst_head_stride = (ptrdiff_t)to->head_bytes,
+                .n_rows = n,
+                .n_heads = attend->n_kv_heads,
+                .n_elems = attend->head_dim,
+                .src_type = KVW_NUM_F32,
+                .dst_type = to->type,
+            });
+            if (result != 0)
+                return fail_set(fail, FAIL_CACHE, "kernels: conversion refused (%d)",
+                                result);
+        }
+        session->bytes_written +=
+            (uint64_t)piece->n_rows * row_elems * (to->type == KVW_F32 ? 4 : 2);
     }
     return 0;
+}
+
+/* Rows of the open step that this rank holds. */
+static uint64_t rows_here(const struct session *session)
+{
+    const uint64_t end = session->rows + session->open_rows;
+
+    return kvw_mpi_rows_before(session->mpi, session->group_self, end) -
+           kvw_mpi_rows_before(session->mpi, session->group_self, session->rows);
 }
 
 int attend_write(const struct attend *attend, uint32_t layer, float *k, const float *v,
                  struct fail *fail)
 {
     struct session *session = attend->session;
+    const uint64_t n = rows_here(session);
     struct kvw_slots slots;
     int result;
 
     if (!attend->is_window && rotate(attend, k, attend->n_kv_heads, fail) != 0)
         return -EINVAL;
-    result = kvw_slots(session->cache, 0, session->self[layer], 0, session->open_rows,
-                       &slots);
+    if (n == 0)
+        return 0;
+    result = kvw_slots(session->cache, 0, session->self[layer], 0, n, &slots);
     if (result < 0)
         return cache_refused(fail, "slots", result);
     if (convert(attend, &slots, 0, k, fail) != 0 ||
         convert(attend, &slots, 1, v, fail) != 0)
         return -EINVAL;
-    result =
-        kvw_written(session->cache, 0, session->self[layer], 0, session->open_rows);
+    result = kvw_written(session->cache, 0, session->self[layer], 0, n);
     return result < 0 ? cache_refused(fail, "written", result) : 0;
 }
 
-/* What one call of the kernel reads. */
-struct rows {
-    uint32_t n_pieces;
-    uint64_t n_rows;
-    struct kvw_attn_piece piece[PIECES_MAX];
-};
-
-/* Add rows [begin, end) of a view. A row's position is its index in the list. */
-static void add_rows(const struct attend *attend, const struct kvw_view *view,
-                     uint64_t begin, uint64_t end, struct rows *to)
+/* Add what a piece of a view has of rows [begin, end), whose first position is known. */
+static int add_piece(const struct attend *attend, const struct kvw_view *view,
+                     const struct kvw_piece *piece, uint64_t begin, uint64_t end,
+                     struct fail *fail)
 {
     const struct kvw_plane *k = &view->plane[0], *v = &view->plane[1];
+    struct attend_rows *to = attend->rows;
 
-    for (uint32_t i = 0; i < view->n_pieces; i++) {
-        const struct kvw_piece *piece = &view->piece[i];
-        uint64_t first = piece->row > begin ? piece->row : begin;
-        uint64_t last = piece->row + piece->n_rows;
-
-        if (last > end)
-            last = end;
+    for (uint64_t done = 0, n; done < piece->n_rows; done += n) {
+        uint64_t row;
+        n = next_run(attend->session, piece->row + done, piece->n_rows - done, &row);
+        const uint64_t first = row > begin ? row : begin;
+        const uint64_t last = row + n < end ? row + n : end;
+        const uint64_t skip = done + (first - row);
         if (first >= last)
             continue;
+        if (to->n_pieces == to->n_pieces_max)
+            return fail_set(fail, FAIL_CACHE, "kernels: more than %u pieces",
+                            to->n_pieces_max);
         to->piece[to->n_pieces++] = (struct kvw_attn_piece){
-            .k =
-                (char *)kvw_piece_at(k, piece, 0) + (first - piece->row) * k->row_bytes,
-            .v =
-                (char *)kvw_piece_at(v, piece, 0) + (first - piece->row) * v->row_bytes,
+            .k = kvw_piece_at(k, piece, 0) + skip * k->row_bytes,
+            .v = kvw_piece_at(v, piece, 0) + skip * v->row_bytes,
             .k_row_stride = (ptrdiff_t)k->row_bytes,
             .k_head_stride = (ptrdiff_t)k->head_bytes,
             .v_row_stride = (ptrdiff_t)v->row_bytes,
             .v_head_stride = (ptrdiff_t)v->head_bytes,
             .n_rows = last - first,
             .first_row = first,
-            .pos_base = to->n_rows,
+            .pos_base = to->n_rows + (first - begin),
             .flags = attend->is_window ? KVW_ATTN_RAW_KEYS : 0,
         };
-        to->n_rows += last - first;
     }
+    return 0;
+}
+
+/* Rows that queries [first, first + n) of the step see: the sink, then what the first of them
+ * finds in the window. A row's position is its index among them. */
+static int list_rows(const struct attend *attend, const struct kvw_view *view,
+                     uint32_t first, uint32_t n, struct fail *fail)
+{
+    const uint64_t sink = settings_of(attend)->sink_rows;
+    const uint64_t recent = settings_of(attend)->window_rows - sink;
+    const uint64_t end = attend->session->rows + first + n;
+    const uint64_t seen = attend->session->rows + first + 1;
+    const uint64_t range[2][2] = {{0, sink < end ? sink : end},
+                                  {seen > recent + sink ? seen - recent : sink, end}};
+
+    attend->rows->n_pieces = 0;
+    attend->rows->n_rows = 0;
+    for (int i = 0; i < 2; i++) {
+        for (uint32_t p = 0; p < view->n_pieces && range[i][0] < range[i][1]; p++) {
+            if (add_piece(attend, view, &view->piece[p], range[i][0], range[i][1],
+                          fail) != 0)
+                return -EINVAL;
+        }
+        if (range[i][0] < range[i][1])
+            attend->rows->n_rows += range[i][1] - range[i][0];
+    }
+    return 0;
 }
 
 /* Queries [first, first + n) of the step over some rows. */
-static int run_kernel(const struct attend *attend, const struct rows *rows,
-                      uint32_t first, uint32_t n, const float *q, float *out,
-                      struct fail *fail)
+static int run_kernel(const struct attend *attend, uint32_t first, uint32_t n,
+                      const float *q, float *out, struct fail *fail)
 {
+    const struct attend_rows *rows = attend->rows;
     const size_t head_bytes = sizeof(float) * attend->head_dim;
     const size_t offset = (size_t)first * attend->n_heads * attend->head_dim;
     int result = kvw_attn_run(&(struct kvw_attn_args){
@@ -277,6 +364,11 @@ static int run_kernel(const struct attend *attend, const struct rows *rows,
         .out = out + offset,
         .out_row_stride = (ptrdiff_t)(head_bytes * attend->n_heads),
         .out_head_stride = (ptrdiff_t)head_bytes,
+        .lse = attend->part_lse == NULL
+                   ? NULL
+                   : attend->part_lse + (size_t)first * attend->n_heads,
+        .lse_row_stride = (ptrdiff_t)(sizeof(float) * attend->n_heads),
+        .lse_head_stride = sizeof(float),
     });
 
     if (result != 0)
@@ -284,24 +376,39 @@ static int run_kernel(const struct attend *attend, const struct rows *rows,
     return 0;
 }
 
-/* Each query over the rows that it sees and no others: sink, then the W - S that end at
- * its own. */
-static int run_each(const struct attend *attend, const struct kvw_view *view,
-                    const float *q, float *out, struct fail *fail)
+/* All queries in one call, or each over the rows that it sees and no others. */
+static int run_kernels(const struct attend *attend, const struct kvw_view *view,
+                       const float *q, float *out, struct fail *fail)
 {
-    const uint64_t sink = settings_of(attend)->sink_rows;
-    const uint64_t recent = settings_of(attend)->window_rows - sink;
-    struct rows rows; /* large: not worth clearing as a whole */
+    const uint32_t n = is_one_call(attend) ? open_rows(attend) : 1;
 
-    for (uint32_t i = 0; i < open_rows(attend); i++) {
-        const uint64_t end = attend->session->rows + i + 1;
-        rows.n_pieces = 0;
-        rows.n_rows = 0;
-        add_rows(attend, view, 0, sink < end ? sink : end, &rows);
-        add_rows(attend, view, end > recent + sink ? end - recent : sink, end, &rows);
-        if (run_kernel(attend, &rows, i, 1, q, out, fail) != 0)
+    for (uint32_t i = 0; i < open_rows(attend); i += n) {
+        if (list_rows(attend, view, i, n, fail) != 0 ||
+            run_kernel(attend, i, n, q, out, fail) != 0)
             return -EINVAL;
     }
+    return 0;
+}
+
+/* Put the partial results of the ranks that share the rows together: the same on each. */
+static int merge(const struct attend *attend, float *out, struct fail *fail)
+{
+    const size_t head_bytes = sizeof(float) * attend->head_dim;
+    const ptrdiff_t row_bytes = (ptrdiff_t)(head_bytes * attend->n_heads);
+    const struct kvw_mpi_merge args = {
+        .n_q = open_rows(attend),
+        .n_heads = attend->n_heads,
+        .head_dim = attend->head_dim,
+        .part = {attend->part, attend->part_lse, row_bytes, (ptrdiff_t)head_bytes,
+                 (ptrdiff_t)(sizeof(float) * attend->n_heads), sizeof(float)},
+        .out = out,
+        .out_row_stride = row_bytes,
+        .out_head_stride = (ptrdiff_t)head_bytes,
+    };
+    int result = kvw_mpi_merge(attend->session->mpi, &args);
+
+    if (result < 0)
+        return session_refused_mpi(attend->session, fail, "merge", result);
     return 0;
 }
 
@@ -314,17 +421,12 @@ int attend_run(const struct attend *attend, uint32_t layer, const float *q, floa
 
     if (result < 0)
         return cache_refused(fail, "get", result);
-    if (is_one_call(attend)) {
-        struct rows rows;
-        rows.n_pieces = 0;
-        rows.n_rows = 0;
-        add_rows(attend, &view, 0, view.end_row, &rows);
-        (void)run_kernel(attend, &rows, 0, open_rows(attend), q, out, fail);
-    } else {
-        (void)run_each(attend, &view, q, out, fail);
-    }
+    (void)run_kernels(attend, &view, q, attend->part != NULL ? attend->part : out,
+                      fail);
     result = kvw_release(session->cache, &view);
     if (result < 0)
         return cache_refused(fail, "release", result);
-    return has_failed(fail) ? -EINVAL : 0;
+    if (has_failed(fail))
+        return -EINVAL;
+    return attend->part != NULL ? merge(attend, out, fail) : 0;
 }

@@ -7,6 +7,9 @@
  * Positions `window`: keys lie unrotated and are rotated on read, by their index among
  * the rows that the query sees. `absolute`: keys lie rotated by their row number.
  *
+ * Where ranks share the rows of the same heads, each attends to its own and the partial
+ * results are merged: queries are on all of them, and no key or value moves.
+ *
  * A query sees the same rows at the same positions however the text is cut into steps:
  * where the rule `window` gives the queries of a step different positions for one row,
  * each query is a call of its own.
@@ -19,7 +22,7 @@
 #include "examples/generate/session.h"
 
 struct attend {
-    struct session *session; /* borrowed */
+    struct session *session; /* borrowed; see attend_use() */
     uint32_t n_heads;        /* query heads of this rank */
     uint32_t n_kv_heads;
     uint32_t head_dim;
@@ -28,7 +31,14 @@ struct attend {
     struct kvw_rope_table chunk;  /* of the open rows' own positions; owned */
     float *tables;                /* the memory of both */
     double *inv_freq;             /* n_pairs */
+    struct attend_rows *rows;     /* of one call of the kernel; owned */
+    /* Where rows are split: attention over this rank's, before it is merged. */
+    float *part;     /* [chunk, n_heads, head_dim]; NULL where they are not */
+    float *part_lse; /* [chunk, n_heads] */
 };
+
+/** Go on with another session of the same shape. */
+void attend_use(struct attend *attend, struct session *session);
 
 /** Prepare for a session that is open. attend_fini() is allowed also on failure.
  *  @return 0 or -EINVAL */

@@ -29,6 +29,8 @@ static int set_columns(struct decoder *decoder, struct fail *fail)
         if (cache_heads(decoder->session->cache, decoder->session->group_self, r,
                         &heads, fail) != 0)
             return -EINVAL;
+        if (!session_gives_heads(decoder->session, r))
+            heads.n = 0;
         ranks_columns_set(&decoder->heads, r, heads.first * group_dim,
                           heads.n * group_dim);
         ranks_columns_set(&decoder->hidden, r, hidden.first, hidden.n);
@@ -82,6 +84,12 @@ int decoder_init(struct decoder *decoder, struct model *model, struct session *s
         set_columns(decoder, fail) == 0 && set_buffers(decoder, n, fail) == 0)
         (void)ranks_reserve(ranks, n, wide, fail);
     return ranks_agree(ranks, fail);
+}
+
+void decoder_use(struct decoder *decoder, struct session *session)
+{
+    decoder->session = session;
+    attend_use(&decoder->attend, session);
 }
 
 void decoder_fini(struct decoder *decoder)

@@ -41,6 +41,9 @@ int decoder_init(struct decoder *decoder, struct model *model, struct session *s
 
 void decoder_fini(struct decoder *decoder);
 
+/** Go on with another session of the same shape and places. */
+void decoder_use(struct decoder *decoder, struct session *session);
+
 /** Feed the ids of the session's open rows: writes their K and V into every layer. */
 void decoder_feed(struct decoder *decoder, const uint64_t *id, struct fail *fail);
 

@@ -11,6 +11,7 @@
 #include <kvwheel/kvwheel.h>
 
 #include "examples/common/flags.h"
+#include "examples/common/ranks.h"
 
 const char options_help[] =
     "usage: [mpirun -n R] kvwheel-generate --model DIR --prompt TEXT [flags]\n"
@@ -19,9 +20,15 @@ const char options_help[] =
     "token\n"
     "ids and the random seed live in kvwheel only, so that a run that died goes on "
     "where\n"
-    "it was. R ranks on one node share the heads, up to the model's KV heads; the "
-    "text\n"
-    "is the same for every R and every --chunk.\n"
+    "it was. R ranks, on one node or several, share the heads, up to the model's KV\n"
+    "heads; with --row-parts the rows of the window as well. The text is the same for\n"
+    "every R and every --chunk.\n"
+    "\n"
+    "On several nodes each one's daemon must run already (kvwheel start --hosts), and\n"
+    "holds the part of its ranks. A job that lost nodes goes on with as many ranks on\n"
+    "those that are left (kvwheel run --relaunch): the parts that were lost are "
+    "filled\n"
+    "by replaying the token ids, and the others compared with the replay.\n"
     "\n"
     "  --model DIR         Hugging Face folder: config.json, model.safetensors (or "
     "its\n"
@@ -40,6 +47,10 @@ const char options_help[] =
     "  --temperature T     of sampling (1.0)\n"
     "  --seed N            of sampling (0)\n"
     "  --chunk N           rows of a step while the prompt is read (32)\n"
+    "  --row-parts P       ranks that share the rows of the same heads: R = P times "
+    "the\n"
+    "                      ranks that share heads (1)\n"
+    "  --row-block N       rows in a row of one of them (16)\n"
     "  --resume NAME       go on with the cache NAME, or begin it; it is kept when "
     "the\n"
     "                      run ends or dies. Settings that are not given are the\n"
@@ -57,7 +68,9 @@ const char options_help[] =
     "(what\n"
     "                      was written: the same, nothing is copied), "
     "tokens_per_second,\n"
-    "                      ranks, positions, dtype, seed, resumed_from (row or null)\n"
+    "                      ranks, row_parts, nodes, rebuilt (parts that were lost and\n"
+    "                      filled), positions, dtype, seed, resumed_from (row or "
+    "null)\n"
     "  --socket PATH       of kvwheeld (default: $KVWHEEL_SOCKET, or the user's own)\n"
     "  --help\n"
     "\n"
@@ -66,7 +79,9 @@ const char options_help[] =
     "\n"
     "exit: 0 done, 2 usage, 3 model refused, 4 kvwheel refused, 5 --resume: another "
     "run's\n"
-    "cache, 6 file or output, 7 number or place of ranks, 8 out of memory\n";
+    "cache, 6 file or output, 7 number or place of ranks, 8 out of memory, 104 a rank "
+    "on\n"
+    "another node did not answer\n";
 
 enum { /* long options without a letter */
        FLAG_MODEL = 1,
@@ -81,6 +96,8 @@ enum { /* long options without a letter */
        FLAG_TEMPERATURE,
        FLAG_SEED,
        FLAG_CHUNK,
+       FLAG_ROW_PARTS,
+       FLAG_ROW_BLOCK,
        FLAG_RESUME,
        FLAG_NLL,
        FLAG_NLL_CHUNK,
@@ -103,6 +120,8 @@ static const struct option flags[] = {
     {"temperature", required_argument, NULL, FLAG_TEMPERATURE},
     {"seed", required_argument, NULL, FLAG_SEED},
     {"chunk", required_argument, NULL, FLAG_CHUNK},
+    {"row-parts", required_argument, NULL, FLAG_ROW_PARTS},
+    {"row-block", required_argument, NULL, FLAG_ROW_BLOCK},
     {"resume", required_argument, NULL, FLAG_RESUME},
     {"nll", required_argument, NULL, FLAG_NLL},
     {"nll-chunk", required_argument, NULL, FLAG_NLL_CHUNK},
@@ -174,6 +193,12 @@ static int parse_setting(int flag, const char *text, struct options *options,
     case FLAG_CHUNK:
         options->given |= GIVEN_CHUNK;
         return flag_count("--chunk", text, OPTIONS_CHUNK_MAX, &to->chunk_rows, fail);
+    case FLAG_ROW_PARTS:
+        options->given |= GIVEN_ROW_PARTS;
+        return flag_count("--row-parts", text, RANKS_MAX, &to->row_parts, fail);
+    case FLAG_ROW_BLOCK:
+        options->given |= GIVEN_ROW_BLOCK;
+        return flag_count("--row-block", text, OPTIONS_CHUNK_MAX, &to->row_block, fail);
     case FLAG_TOKENS:
         return flag_number("--tokens", text, OPTIONS_ROWS_MAX, &options->n_tokens,
                            fail);
@@ -255,6 +280,8 @@ int options_parse(int argc, char **argv, void *parsed, struct fail *fail)
         .settings = {.window_rows = 256,
                      .sink_rows = 4,
                      .chunk_rows = 32,
+                     .row_parts = 1,
+                     .row_block = 16,
                      .positions = KVW_POSITIONS_WINDOW,
                      .type = KVW_F32,
                      .sampling = {.temperature = 1.0f}},

@@ -19,6 +19,8 @@ struct settings {
     uint32_t chunk_rows;  /* rows of a step while the prompt is read */
     uint32_t positions;   /* enum kvw_positions */
     uint32_t type;        /* enum kvw_type of K and V */
+    uint32_t row_parts;   /* ranks that share the rows of the same heads */
+    uint32_t row_block;   /* rows in a row of one of them */
     uint32_t reserved;
     struct sampling sampling;
 };
@@ -32,6 +34,8 @@ enum option_given { /* settings that the command line names */
                     GIVEN_SEED = 1u << 5,
                     GIVEN_TEMPERATURE = 1u << 6,
                     GIVEN_GREEDY = 1u << 7,
+                    GIVEN_ROW_PARTS = 1u << 8,
+                    GIVEN_ROW_BLOCK = 1u << 9,
 };
 
 struct options {

@@ -135,13 +135,15 @@ static json_t *pack_common(const struct output *output, const struct result *res
     const uint64_t n = result->is_nll ? result->n_scored : result->n_new_tokens;
 
     return json_pack(
-        "{sIsIsIsIsIsIsIsfsfsIsssssIsbso?ss}", "prompt_tokens",
+        "{sIsIsIsIsIsIsIsfsfsIsIsIsIsssssIsbso?ss}", "prompt_tokens",
         (json_int_t)result->prompt_rows, "window", (json_int_t)settings->window_rows,
         "sink", (json_int_t)settings->sink_rows, "rolls", (json_int_t)rolls(result),
         "rows", (json_int_t)result->rows, "bytes_new_rows",
         (json_int_t)result->bytes_new_rows, "bytes_written",
         (json_int_t)result->bytes_written, "seconds", seconds, "tokens_per_second",
         seconds > 0 ? (double)n / seconds : 0.0, "ranks", (json_int_t)result->n_ranks,
+        "row_parts", (json_int_t)settings->row_parts, "nodes",
+        (json_int_t)result->n_nodes, "rebuilt", (json_int_t)result->n_rebuilt,
         "positions", settings_positions_name(settings->positions), "dtype",
         settings_type_name(settings->type), "seed", (json_int_t)settings->sampling.seed,
         "greedy", (int)settings->sampling.is_greedy, "resumed_from",
@@ -204,7 +206,13 @@ int output_result(const struct output *output, const struct result *result,
             " rows, window %" PRIu64 " rolled %" PRIu64 " times\n",
             n, seconds, seconds > 0 ? (double)n / seconds : 0.0, result->rows,
             result->settings->window_rows, rolls(result));
-    if (result->is_kept)
+    if (result->is_kept && result->is_boxed)
+        fprintf(
+            stderr,
+            "kvwheel-generate: the cache is kept, in parts %s.Nof%u on their nodes: "
+            "kvwheel ls, kvwheel rm\n",
+            result->cache, result->n_ranks);
+    else if (result->is_kept)
         fprintf(
             stderr,
             "kvwheel-generate: the cache is kept; to remove it: %s%s%skvwheel rm %s\n",

@@ -33,12 +33,15 @@ struct result {
     const char *cache;
     const char *socket; /* may be NULL */
     bool is_kept;
+    bool is_boxed; /* each rank has its part in a cache of its own */
     bool is_resumed;
     uint64_t resumed_row;
     uint64_t rows;
     uint64_t bytes_new_rows;
     uint64_t bytes_written;
     uint32_t n_ranks;
+    uint32_t n_nodes;
+    uint32_t n_rebuilt; /* parts of the cache that were lost and filled */
     bool is_nll;
     double nll; /* nats */
     uint64_t n_scored;

@@ -92,6 +92,21 @@ int prompt_read(const struct options *options, uint32_t vocab, struct prompt *pr
     return result;
 }
 
+int prompt_share(struct prompt *prompt, const struct ranks *ranks, struct fail *fail)
+{
+    ranks_broadcast(&prompt->n, sizeof(prompt->n), 0);
+    if (!ranks_is_first(ranks) && prompt->n > 0) {
+        prompt->id = malloc(sizeof(prompt->id[0]) * prompt->n);
+        if (prompt->id == NULL)
+            (void)fail_memory(fail, "the prompt");
+    }
+    if (ranks_agree(ranks, fail) != 0)
+        return -EINVAL;
+    if (prompt->n > 0)
+        ranks_broadcast(prompt->id, sizeof(prompt->id[0]) * prompt->n, 0);
+    return 0;
+}
+
 void prompt_free(struct prompt *prompt)
 {
     free(prompt->id);

@@ -7,6 +7,7 @@
 
 #include "examples/common/fail.h"
 #include "examples/generate/options.h"
+#include "examples/common/ranks.h"
 
 #define PROMPT_BYTE_VOCAB 256u /* a vocabulary of bytes */
 
@@ -18,6 +19,9 @@ struct prompt {
 /** Make ids of what the options name; every id is below vocab. @return 0 or -EINVAL. */
 int prompt_read(const struct options *options, uint32_t vocab, struct prompt *prompt,
                 struct fail *fail);
+
+/** Give rank 0's prompt to the others. All ranks call it; it ends in agreement. */
+int prompt_share(struct prompt *prompt, const struct ranks *ranks, struct fail *fail);
 
 void prompt_free(struct prompt *prompt);
 

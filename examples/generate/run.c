@@ -64,7 +64,7 @@ static int share_ids(struct run *run, uint32_t n, struct fail *fail)
         }
     }
     run->shared[0] = has_failed(fail);
-    ranks_max(run->shared, n + 1);
+    ranks_max(ranks, run->shared, n + 1);
     return run->shared[0] != 0 ? -EINVAL : 0;
 }
 
@@ -106,10 +106,10 @@ static int step(struct run *run, uint32_t n, struct fail *fail)
     }
     if (has_failed(fail))
         return 0; /* the next share_ids() tells the others */
-    if (is_choosing && ranks_is_first(run->ranks)) {
+    if (is_choosing && (session->has_ids || ranks_is_first(run->ranks))) {
         next = sample_token(&session->plan.settings.sampling, logits,
                             run->model.config.vocab, session->rows + n - 1);
-        if (session_write_ids(session, &next, fail) != 0)
+        if (session->has_ids && session_write_ids(session, &next, fail) != 0)
             return 0;
     }
     if (session_commit(session, fail) == 0 && is_choosing && ranks_is_first(run->ranks))
@@ -157,30 +157,44 @@ static int show_resumed(struct run *run, struct fail *fail)
     return 0;
 }
 
-static int open_run(struct run *run, struct fail *fail)
+/* Feed a session's open step; that of a replay, too. */
+static void feed(void *context, struct session *session, const uint64_t *id,
+                 struct fail *fail)
+{
+    struct run *run = context;
+
+    decoder_use(&run->decoder, session);
+    decoder_feed(&run->decoder, id, fail);
+    decoder_use(&run->decoder, &run->session);
+}
+
+static int open_text(struct run *run, struct fail *fail)
 {
     const struct options *options = run->options;
-    const uint64_t n_tokens = options->n_tokens;
 
-    if (run->ranks->n_local != run->ranks->n_ranks)
-        (void)fail_set(fail, FAIL_RANKS,
-                       "ranks: need all %u on one node, have %u of them here",
-                       run->ranks->n_ranks, run->ranks->n_local);
-    else if (model_open(options->model, &run->model, fail) == 0 &&
-             run->ranks->n_ranks > run->model.config.n_kv_heads)
-        (void)fail_set(fail, FAIL_RANKS,
-                       "ranks: the model's num_key_value_heads allow %u, have %u",
-                       run->model.config.n_kv_heads, run->ranks->n_ranks);
-    if (!has_failed(fail) && ranks_is_first(run->ranks))
+    if (model_open(options->model, &run->model, fail) == 0 &&
+        ranks_is_first(run->ranks))
         (void)prompt_read(options, run->model.config.vocab, &run->prompt, fail);
     if (!has_failed(fail))
         (void)output_open(&run->output, options, ranks_is_first(run->ranks),
                           run->model.config.vocab, fail);
-    if (ranks_agree(run->ranks, fail) != 0)
+    if (ranks_agree(run->ranks, fail) != 0 ||
+        prompt_share(&run->prompt, run->ranks, fail) != 0)
         return -EINVAL;
     if (session_open(&run->session, options, &run->model, &run->prompt, run->ranks,
                      fail) != 0 ||
         decoder_init(&run->decoder, &run->model, &run->session, run->ranks, fail) != 0)
+        return -EINVAL;
+    if (!session_has_lost(&run->session))
+        return 0;
+    return session_rebuild(&run->session, &run->model, feed, run, fail);
+}
+
+static int open_run(struct run *run, struct fail *fail)
+{
+    const uint64_t n_tokens = run->options->n_tokens;
+
+    if (open_text(run, fail) != 0)
         return -EINVAL;
 
     /* The last token is not fed, nor is the last one of a text that is scored. */
@@ -202,10 +216,11 @@ static uint64_t bytes_of_new_rows(const struct run *run)
     const struct session_plan *plan = &session->plan;
     const uint64_t new_ids =
         session->ids_rows - (plan->is_resumed ? run->first_ids : 0);
+    const uint64_t n_copies = plan->is_boxed ? run->ranks->n_ranks : 1;
+    const uint64_t words = plan->is_resumed ? 0 : SESSION_JOB_WORDS;
 
     return session_row_bytes(session, session->rows - plan->resumed_row) +
-           new_ids * sizeof(uint32_t) +
-           (plan->is_resumed ? 0 : SESSION_JOB_WORDS * sizeof(uint32_t));
+           (new_ids + words) * n_copies * sizeof(uint32_t);
 }
 
 static int report(struct run *run, uint64_t bytes_written, struct fail *fail)
@@ -224,12 +239,15 @@ static int report(struct run *run, uint64_t bytes_written, struct fail *fail)
         .cache = plan->name,
         .socket = run->options->socket,
         .is_kept = plan->is_kept,
+        .is_boxed = plan->is_boxed,
         .is_resumed = plan->is_resumed,
         .resumed_row = plan->resumed_row,
         .rows = session->rows,
         .bytes_new_rows = bytes_of_new_rows(run),
         .bytes_written = bytes_written,
         .n_ranks = run->ranks->n_ranks,
+        .n_nodes = session->place.n_nodes,
+        .n_rebuilt = session_has_lost(session) ? session->place.n_new : 0,
         .is_nll = is_nll(run),
         .nll = run->nll,
         .n_scored = run->n_scored,

@@ -7,8 +7,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "examples/common/cache.h"
-#include "examples/common/ranks.h"
+int session_refused_mpi(const struct session *session, struct fail *fail,
+                        const char *what, int error)
+{
+    const char *words = kvw_mpi_last_error();
+
+    if (error == -ETIMEDOUT || error == -EPIPE)
+        ranks_abort(session->ranks, words);
+    return fail_set(fail, FAIL_CACHE, "kvwheel: %s: %s", what,
+                    words[0] != '\0' ? words : kvw_strerror(error));
+}
+
+int session_heads(const struct session *session, uint32_t rank, struct share *heads,
+                  struct fail *fail)
+{
+    struct kvw_mpi_place place = {0};
+    struct kvw_part part;
+    int result = -ERANGE;
+
+    for (uint32_t p = 0; p < session->place.n_places; p++) {
+        result = kvw_mpi_place(session->mpi, p, &place);
+        if (result < 0 || place.rank == rank)
+            break;
+    }
+    if (result == 0)
+        result = kvw_mpi_part(session->mpi, session->group_self, place.place, &part);
+    if (result < 0)
+        return session_refused_mpi(session, fail, "heads of a rank", result);
+    *heads = (struct share){part.head_first, part.n_heads};
+    return 0;
+}
+
+bool session_gives_heads(const struct session *session, uint32_t rank)
+{
+    struct kvw_mpi_place place;
+
+    for (uint32_t p = 0; p < session->place.n_places; p++) {
+        if (kvw_mpi_place(session->mpi, p, &place) == 0 && place.rank == rank)
+            return place.row_part == 0;
+    }
+    return false;
+}
 
 /* Groups, layers and heads of the attached cache. */
 static int find_layers(struct session *session, uint32_t rank, struct fail *fail)
@@ -37,33 +76,70 @@ static int find_layers(struct session *session, uint32_t rank, struct fail *fail
         result = kvw_layer_of(session->cache, "job", 0, &session->job);
     if (result < 0)
         return cache_refused(fail, "layers of the cache", result);
-    return cache_heads(session->cache, session->group_self, rank, &session->kv_heads,
-                       fail);
+    return session_heads(session, rank, &session->kv_heads, fail);
 }
 
-static int settle(struct session *session, uint32_t rank, struct fail *fail)
+/* Who holds ids and job: of one box its first rank, else every rank. */
+static int find_holder(struct session *session, struct fail *fail)
 {
-    struct kvw_lane_state state;
+    struct kvw_part part;
+    int result = kvw_cache_part(session->cache, session->group_ids,
+                                kvw_cache_rank(session->cache), &part);
 
-    if (cache_settle(session->cache, rank, session->plan.was_there, &state, fail) != 0)
+    if (result < 0)
+        return cache_refused(fail, "who holds the ids", result);
+    session->has_ids = part.n_heads > 0;
+    return 0;
+}
+
+/* After a job that died its boxes may stand at different steps: go back to the last one that
+ * all have. What was lost has no say, so the largest numbers are those of the text. */
+static int settle(struct session *session, struct fail *fail)
+{
+    struct kvw_lane_state state = {0};
+    int result = kvw_mpi_recover(session->mpi, 0, &session->step);
+
+    if (result < 0)
+        (void)session_refused_mpi(session, fail, "recover", result);
+    else if ((result = kvw_mpi_state(session->mpi, 0, &state)) < 0)
+        (void)session_refused_mpi(session, fail, "state", result);
+    uint64_t numbers[3] = {state.group[session->group_self].rows,
+                           state.group[session->group_ids].rows,
+                           state.group[session->group_job].rows};
+    if (ranks_agree(session->ranks, fail) != 0)
         return -EINVAL;
-    session->rows = state.group[session->group_self].rows;
-    session->ids_rows = state.group[session->group_ids].rows;
-    session->plan.is_resumed = state.group[session->group_job].rows > 0;
+    ranks_max(session->ranks, numbers, 3);
+    session->rows = numbers[0];
+    session->ids_rows = numbers[1];
+    session->plan.is_resumed = numbers[2] > 0;
     session->plan.resumed_row = session->rows;
     return 0;
 }
 
-static int attach_and_settle(struct session *session, const struct options *options,
-                             const struct ranks *ranks, struct fail *fail)
+int session_attach(struct session *session, struct fail *fail)
 {
-    if (cache_attach(options->socket, &session->client, session->plan.name, ranks->rank,
-                     &session->cache, fail) == 0)
-        (void)find_layers(session, ranks->rank, fail);
-    if (ranks_agree(ranks, fail) != 0)
+    struct kvw_mpi_options options;
+    struct kvw_spec spec;
+    int result;
+
+    (void)session_spec(session, session->ranks, &spec, &options, fail);
+    if (ranks_agree(session->ranks, fail) != 0)
         return -EINVAL;
-    (void)settle(session, ranks->rank, fail);
-    return ranks_agree(ranks, fail);
+    result = kvw_mpi_init(MPI_COMM_WORLD, &spec, &options, &session->mpi);
+    if (result < 0)
+        return session_refused_mpi(session, fail, "open", result);
+    session->cache = kvw_mpi_cache(session->mpi);
+    result = kvw_mpi_place(session->mpi, KVW_READER, &session->place);
+    if (result < 0)
+        (void)session_refused_mpi(session, fail, "place", result);
+    else if (find_layers(session, session->ranks->rank, fail) == 0)
+        (void)find_holder(session, fail);
+    return ranks_agree(session->ranks, fail);
+}
+
+bool session_has_lost(const struct session *session)
+{
+    return session->place.n_new > 0 && session->step > 0;
 }
 
 /* Rank 0: a text that had not begun, in a cache that may have been found. */
@@ -90,22 +166,26 @@ int session_open(struct session *session, const struct options *options,
                  const struct model *model, const struct prompt *prompt,
                  const struct ranks *ranks, struct fail *fail)
 {
-    *session = (struct session){.config = model->config};
-    if (ranks_is_first(ranks))
-        (void)session_prepare(session, options, prompt, ranks, fail);
-    if (ranks_agree(ranks, fail) != 0)
-        return -EINVAL;
-    ranks_broadcast(&session->plan, sizeof(session->plan));
-    if (attach_and_settle(session, options, ranks, fail) != 0)
+    *session = (struct session){.config = model->config, .ranks = ranks};
+    if (session_prepare(session, options, prompt, ranks, fail) != 0 ||
+        session_attach(session, fail) != 0 || settle(session, fail) != 0)
         return -EINVAL;
 
-    if (ranks_is_first(ranks) && session->plan.is_resumed)
+    /* A rank that has the job speaks for all. */
+    const uint32_t speaker =
+        ranks_lowest(ranks, session->has_ids &&
+                                (!session->place.is_new || !session->plan.is_resumed));
+    const bool is_speaker = ranks->rank == speaker;
+    if (is_speaker && session->plan.is_resumed)
         (void)session_adopt_text(session, options, model, prompt, fail);
-    if (ranks_is_first(ranks) && !session->plan.is_resumed)
+    if (is_speaker && !session->plan.is_resumed)
         (void)check_new_text(session, options, prompt, fail);
+    if (speaker == ranks->n_ranks)
+        (void)fail_set(fail, FAIL_RESUME, "--resume: no rank has the job of %s",
+                       session->plan.name);
     if (ranks_agree(ranks, fail) != 0)
         return -EINVAL;
-    ranks_broadcast(&session->plan, sizeof(session->plan));
+    ranks_broadcast(&session->plan, sizeof(session->plan), speaker);
     if (!session->plan.is_resumed)
         (void)session_begin_text(session, model, prompt, fail);
     return ranks_agree(ranks, fail);
@@ -113,8 +193,7 @@ int session_open(struct session *session, const struct options *options,
 
 void session_close(struct session *session)
 {
-    kvw_detach(session->cache);
-    kvw_disconnect(session->client);
+    kvw_mpi_fini(session->mpi);
     free(session->self);
     *session = (struct session){0};
 }
@@ -139,9 +218,9 @@ int session_begin(struct session *session, uint64_t n_rows, uint64_t n_ids,
     if (n_ids > 0)
         items[n_items++] = (struct kvw_item){
             .group = session->group_ids, .row = session->ids_rows, .n = n_ids};
-    int result = kvw_begin(session->cache, 0, items, n_items, begun);
+    int result = kvw_mpi_begin(session->mpi, 0, items, n_items, begun);
     if (result < 0)
-        return cache_refused(fail, "begin", result);
+        return session_refused_mpi(session, fail, "begin", result);
     session->open_rows = n_rows;
     session->open_ids = n_ids;
     session->position = begun[0].position;
@@ -162,10 +241,10 @@ int session_write_ids(struct session *session, const uint32_t *id, struct fail *
 
 int session_commit(struct session *session, struct fail *fail)
 {
-    int result = kvw_commit(session->cache, 0, NULL, 0);
+    int result = kvw_mpi_commit(session->mpi, 0);
 
     if (result < 0)
-        return cache_refused(fail, "commit", result);
+        return session_refused_mpi(session, fail, "commit", result);
     session->rows += session->open_rows;
     session->ids_rows += session->open_ids;
     session->open_rows = 0;

@@ -2,9 +2,12 @@
 /*
  * The cache of one text, and this rank's attachment to it. One cache with three groups:
  *
- *   self   K and V of every layer; rolls; window kind row; split by heads
- *   ids    the token ids of the whole text, from its first; never rolls; held by rank 0
+ *   self   K and V of every layer; rolls; window kind row; split by heads, and by rows
+ *   ids    the token ids of the whole text, from its first; never rolls
  *   job    one row: seed, sampling, length of the prompt, fingerprint of the model
+ *
+ * On one node it is one box, and its rank 0 holds ids and job. On several nodes each rank
+ * has a box of its own that holds them whole: a rank that is lost can be filled again.
  *
  * The first step publishes the job and the whole prompt. Every later step publishes
  * rows of `self` (K and V of ids that are there already) and, once the prompt is
@@ -17,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <kvwheel/kvwheel.h>
+#include <kvwheel/mpi.h>
 
 #include "examples/common/cache.h"
 #include "examples/common/fail.h"
@@ -36,14 +39,19 @@ struct session_plan {
     uint64_t ids_max;     /* rows of the group ids */
     uint64_t prompt_rows; /* of the text; 0 while unknown */
     uint64_t resumed_row; /* rows of self that were there */
-    bool was_there;       /* the cache existed */
     bool is_resumed;      /* the text had begun */
     bool is_kept;
+    bool is_boxed; /* each rank has a box of its own */
 };
 
 struct session {
-    struct kvw_client *client;
-    struct kvw_cache *cache;
+    struct kvw_mpi *mpi;
+    struct kvw_cache *cache; /* this rank's box; borrowed from mpi */
+    struct kvw_mpi_place place;
+    const struct ranks *ranks; /* borrowed */
+    const char *socket;        /* likewise; may be NULL */
+    uint64_t step;             /* that all boxes came back to */
+    bool has_ids;              /* this rank writes ids and job */
     struct session_plan plan;
     struct model_config config; /* a copy */
     struct share kv_heads;      /* of this rank */
@@ -74,7 +82,16 @@ int session_open(struct session *session, const struct options *options,
 /** Detach. A cache that is not kept goes with its last rank. */
 void session_close(struct session *session);
 
-/** Read ids [first, first + n) that were committed (rank 0). @return 0 or -EINVAL. */
+/** The KV heads of rank `rank`. */
+int session_heads(const struct session *session, uint32_t rank, struct share *heads,
+                  struct fail *fail);
+
+/** Does a rank put its heads' results into what ranks exchange? Of those that share rows
+ *  all have the same, and one gives it. */
+bool session_gives_heads(const struct session *session, uint32_t rank);
+
+/** Read ids [first, first + n) that were committed (rank 0, and who has_ids).
+ *  @return 0 or -EINVAL. */
 int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
                      uint32_t *id, struct fail *fail);
 
@@ -82,30 +99,63 @@ int session_read_ids(const struct session *session, uint64_t first, uint64_t n,
 int session_begin(struct session *session, uint64_t n_rows, uint64_t n_ids,
                   struct fail *fail);
 
-/** Write all ids of the open step (rank 0). */
+/** Write all ids of the open step (who has_ids). */
 int session_write_ids(struct session *session, const uint32_t *id, struct fail *fail);
 
 /** Publish the open step. */
 int session_commit(struct session *session, struct fail *fail);
 
+/** Parts of the cache that were lost with their node, while others were kept. */
+bool session_has_lost(const struct session *session);
+
+/**
+ * Fill the parts that were lost: replay the text's ids into a scratch cache, and compare the
+ * parts that were kept with it. All ranks call it; it ends in agreement.
+ *
+ * @param feed  Runs the decoder on the open step of a session, with its ids.
+ */
+typedef void session_feed_fn(void *context, struct session *session, const uint64_t *id,
+                             struct fail *fail);
+int session_rebuild(struct session *session, const struct model *model,
+                    session_feed_fn *feed, void *context, struct fail *fail);
+
 /** Bytes that `rows` rows of self need, over all ranks. */
 uint64_t session_row_bytes(const struct session *session, uint64_t rows);
 
+/** cache_refused() of a call over all ranks. It ends the job if a rank is gone. */
+int session_refused_mpi(const struct session *session, struct fail *fail,
+                        const char *what, int error);
+
 /* ---- parts of session_open(), in files of their own ---- */
 
-/** Rank 0: find the cache or create it, and fill in the plan. (session_plan.c) */
+/** Find the cache, or what was left of it, or plan a new one, and give the plan to all. It
+ *  ends in agreement. (session_plan.c) */
 int session_prepare(struct session *session, const struct options *options,
                     const struct prompt *prompt, const struct ranks *ranks,
                     struct fail *fail);
 
-/** Publish job and prompt. Every rank; only rank 0 writes. (session_job.c) */
+/** The spec and options of the planned cache. (session_plan.c) */
+int session_spec(const struct session *session, const struct ranks *ranks,
+                 struct kvw_spec *spec, struct kvw_mpi_options *options,
+                 struct fail *fail);
+
+/** Open the planned cache over all ranks; it ends in agreement. (session.c) */
+int session_attach(struct session *session, struct fail *fail);
+
+/** Publish job and prompt. Every rank; who has_ids writes. (session_job.c) */
 int session_begin_text(struct session *session, const struct model *model,
                        const struct prompt *prompt, struct fail *fail);
 
-/** Rank 0: read the job and check that this run may go on with it. (session_job.c) */
+/** Read the job and check that this run may go on with it: a rank that has it, and was not
+ *  lost. (session_job.c) */
 int session_adopt_text(struct session *session, const struct options *options,
                        const struct model *model, const struct prompt *prompt,
                        struct fail *fail);
+
+/** Read the settings that the job of a box names. @return 1, 0 (there is no job yet), or
+ *  -EINVAL. (session_job.c) */
+int session_read_settings(struct kvw_cache *reader, const char *name,
+                          struct settings *settings, struct fail *fail);
 
 #define SESSION_JOB_WORDS 16u
 

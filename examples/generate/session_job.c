@@ -22,7 +22,12 @@ enum { /* words of the row */
        JOB_WORD_TEMPERATURE,                       /* bits of the float */
        JOB_WORD_PROMPT,                            /* rows: low, high */
        JOB_WORD_FINGERPRINT = JOB_WORD_PROMPT + 2, /* of the model: low, high */
-       JOB_WORD_END = JOB_WORD_FINGERPRINT + 2,
+       JOB_WORD_WINDOW = JOB_WORD_FINGERPRINT + 2, /* the rest: since --row-parts */
+       JOB_WORD_SINK,
+       JOB_WORD_CHUNK,
+       JOB_WORD_KINDS, /* positions, type << 8, row parts << 16 */
+       JOB_WORD_ROW_BLOCK,
+       JOB_WORD_END,
 };
 
 _Static_assert(JOB_WORD_END <= SESSION_JOB_WORDS, "the job fits its row");
@@ -30,7 +35,8 @@ _Static_assert(JOB_WORD_END <= SESSION_JOB_WORDS, "the job fits its row");
 static void fill_job(const struct session *session, const struct model *model,
                      uint32_t words[SESSION_JOB_WORDS])
 {
-    const struct sampling *sampling = &session->plan.settings.sampling;
+    const struct settings *settings = &session->plan.settings;
+    const struct sampling *sampling = &settings->sampling;
 
     memset(words, 0, sizeof(words[0]) * SESSION_JOB_WORDS);
     words[JOB_WORD_MAGIC] = JOB_MAGIC;
@@ -40,6 +46,12 @@ static void fill_job(const struct session *session, const struct model *model,
     memcpy(&words[JOB_WORD_TEMPERATURE], &sampling->temperature, sizeof(words[0]));
     cache_put_u64(&words[JOB_WORD_PROMPT], session->plan.prompt_rows);
     cache_put_u64(&words[JOB_WORD_FINGERPRINT], model->fingerprint);
+    words[JOB_WORD_WINDOW] = (uint32_t)settings->window_rows;
+    words[JOB_WORD_SINK] = (uint32_t)settings->sink_rows;
+    words[JOB_WORD_CHUNK] = settings->chunk_rows;
+    words[JOB_WORD_KINDS] =
+        settings->positions | settings->type << 8 | settings->row_parts << 16;
+    words[JOB_WORD_ROW_BLOCK] = settings->row_block;
 }
 
 /* Rank 0 writes what the first step publishes. */
@@ -60,36 +72,75 @@ static int write_text(struct session *session, const struct model *model,
 int session_begin_text(struct session *session, const struct model *model,
                        const struct prompt *prompt, struct fail *fail)
 {
-    const uint64_t n_ids = session->plan.prompt_rows;
     const struct kvw_item items[2] = {{.group = session->group_job, .n = 1},
-                                      {.group = session->group_ids, .n = n_ids}};
-    struct kvw_part part;
-    int result = kvw_begin(session->cache, 0, items, 2, NULL);
+                                      {.group = session->group_ids, .n = prompt->n}};
+    int result = kvw_mpi_begin(session->mpi, 0, items, 2, NULL);
 
     if (result < 0)
-        return cache_refused(fail, "begin of the prompt", result);
-    session->open_ids = n_ids;
-    result = kvw_cache_part(session->cache, session->group_ids,
-                            kvw_cache_rank(session->cache), &part);
-    if (result < 0)
-        return cache_refused(fail, "who holds the ids", result);
-    if (part.n_heads > 0 && write_text(session, model, prompt, fail) != 0)
+        return session_refused_mpi(session, fail, "begin of the prompt", result);
+    session->open_ids = prompt->n;
+    if (session->has_ids && write_text(session, model, prompt, fail) != 0)
         return -EINVAL;
     return session_commit(session, fail);
+}
+
+/* The job row of a box. @return 1, 0 (there is none yet) or -EINVAL. */
+static int read_words(struct kvw_cache *cache, struct kvw_layer job, const char *name,
+                      uint32_t words[SESSION_JOB_WORDS], struct fail *fail)
+{
+    struct kvw_view view;
+    int result = kvw_get(cache, 0, job, KVW_COMMITTED, &view);
+
+    if (result < 0)
+        return cache_refused(fail, "get of job", result);
+    if (view.n_pieces > 0)
+        memcpy(words, kvw_piece_at(&view.plane[0], &view.piece[0], 0),
+               sizeof(words[0]) * SESSION_JOB_WORDS);
+    result = kvw_release(cache, &view);
+    if (result < 0)
+        return cache_refused(fail, "release of job", result);
+    if (view.n_pieces == 0)
+        return 0;
+    if (words[JOB_WORD_MAGIC] != JOB_MAGIC || words[JOB_WORD_VERSION] != JOB_VERSION)
+        return fail_set(fail, FAIL_RESUME,
+                        "--resume: the cache %s was not made by this version of "
+                        "kvwheel-generate",
+                        name);
+    return 1;
+}
+
+int session_read_settings(struct kvw_cache *reader, const char *name,
+                          struct settings *settings, struct fail *fail)
+{
+    uint32_t words[SESSION_JOB_WORDS];
+    struct kvw_layer job;
+    int result = kvw_layer_of(reader, "job", 0, &job);
+
+    if (result < 0)
+        return cache_refused(fail, "the job of the cache", result);
+    result = read_words(reader, job, name, words, fail);
+    if (result <= 0 || words[JOB_WORD_WINDOW] == 0)
+        return result < 0 ? result : 0;
+    settings->window_rows = words[JOB_WORD_WINDOW];
+    settings->sink_rows = words[JOB_WORD_SINK];
+    settings->chunk_rows = words[JOB_WORD_CHUNK];
+    settings->positions = words[JOB_WORD_KINDS] & 0xff;
+    settings->type = words[JOB_WORD_KINDS] >> 8 & 0xff;
+    settings->row_parts = words[JOB_WORD_KINDS] >> 16;
+    settings->row_block = words[JOB_WORD_ROW_BLOCK];
+    return 1;
 }
 
 static int read_job(const struct session *session, uint32_t words[SESSION_JOB_WORDS],
                     struct fail *fail)
 {
-    if (cache_read_rows(session->cache, session->job, "job", 0, 1,
-                        sizeof(words[0]) * SESSION_JOB_WORDS, words, fail) != 0)
-        return -EINVAL;
-    if (words[JOB_WORD_MAGIC] != JOB_MAGIC || words[JOB_WORD_VERSION] != JOB_VERSION)
-        return fail_set(fail, FAIL_RESUME,
-                        "--resume: the cache %s was not made by this version of "
-                        "kvwheel-generate",
-                        session->plan.name);
-    return 0;
+    const int result =
+        read_words(session->cache, session->job, session->plan.name, words, fail);
+
+    if (result != 0)
+        return result < 0 ? result : 0;
+    return fail_set(fail, FAIL_RESUME, "--resume: the cache %s has no job",
+                    session->plan.name);
 }
 
 /* Take the sampling of the text, unless another was asked for. */

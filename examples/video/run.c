@@ -23,11 +23,11 @@ struct run {
 };
 
 /* Is some rank in trouble? Then all must stop. */
-static bool is_trouble(const struct fail *fail)
+static bool is_trouble(const struct ranks *ranks, const struct fail *fail)
 {
     uint64_t trouble = has_failed(fail);
 
-    ranks_max(&trouble, 1);
+    ranks_max(ranks, &trouble, 1);
     return trouble != 0;
 }
 
@@ -65,7 +65,7 @@ static int step(struct run *run, uint64_t first_frame, struct fail *fail)
     if (!has_failed(fail) && session_begin(session, fail) == 0 &&
         session->is_prompt_new)
         denoiser_prompt(&run->denoiser, prompt, fail);
-    if (is_trouble(fail))
+    if (is_trouble(run->ranks, fail))
         return -EINVAL;
     denoise(run, first_frame, tokens, fail);
     denoiser_pass(&run->denoiser, tokens, 0, said, fail); /* leaves the clean rows */

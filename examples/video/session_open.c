@@ -326,7 +326,7 @@ int session_open(struct session *session, const struct options *options,
         (void)prepare(session, options, ranks, fail);
     if (ranks_agree(ranks, fail) != 0)
         return -EINVAL;
-    ranks_broadcast(&session->plan, sizeof(session->plan));
+    ranks_broadcast(&session->plan, sizeof(session->plan), 0);
     if (attach(session, options, ranks, fail) != 0)
         return -EINVAL;
     if (ranks_is_first(ranks) && session->plan.is_resumed)
@@ -338,7 +338,7 @@ int session_open(struct session *session, const struct options *options,
             session->plan.name);
     if (ranks_agree(ranks, fail) != 0)
         return -EINVAL;
-    ranks_broadcast(&session->plan, sizeof(session->plan));
+    ranks_broadcast(&session->plan, sizeof(session->plan), 0);
     if (!session->plan.is_resumed)
         (void)begin_video(session, model, fail);
     return ranks_agree(ranks, fail);

@@ -23,8 +23,8 @@
  * row_parts + row_part, as in kvwheel.h, over all ranks of the communicator: heads, layers,
  * lanes, rows (block-cyclic: row r is of part r / row_block % row_parts), or a mix, such as
  * heads across nodes and rows within one. Parts may be uneven. A group with fewer heads
- * than parts is repeated: part p of P holds head p * H / P. Each rank must hold a layer and
- * a lane.
+ * than parts is repeated: part p of P holds head p * H / P (within one box of all parts it is
+ * not, and some parts hold none). Each box must hold a layer and a lane.
  *
  * Rows split over boxes. A box numbers its rows for itself and without gaps; all calls of
  * this header take and give the numbers of the whole cache, kvw_mpi_row() and
@@ -102,7 +102,7 @@ KVW_API_VOID const char *kvw_mpi_last_error(void);
  * and attaches. MPI must be initialised.
  *
  * @param spec     Of the whole cache, the same on every rank; n_ranks is the size of `comm`.
- *         Its name has at most 55 letters.
+ *         Its name has at most 50 letters if there are several boxes.
  * @param options  The same on every rank; NULL for the defaults.
  * @param mpi      [out] To be ended by kvw_mpi_fini().
  * @return on every rank the same: 0, or the error of the lowest rank that has one, whose
@@ -249,7 +249,9 @@ KVW_API int kvw_mpi_recover(struct kvw_mpi *mpi, uint32_t lane, uint64_t *step);
  *     at its end:               kvw_mpi_compare(mpi, scratch, lane, &n, &wrong)
  *                               kvw_mpi_fill(mpi, lane, step)
  *
- * Boxes that were kept are not written by any of them.
+ * Boxes that were kept are not written by any of them. A job that dies before
+ * kvw_mpi_fill() leaves no half of a box: the next one begins it anew. So does a box that lags
+ * the newest one by more than 6 steps (its node was away meanwhile) count as lost.
  */
 
 /** Copy the rows that `scratch` committed beyond a new box into it. Does nothing on a rank
