@@ -302,11 +302,11 @@ static int prepare_here(struct session *session, const struct options *options,
     struct kvw_client *client = NULL;
     int found = 0;
 
-    if (ranks_is_first(ranks) && options->resume != NULL) {
+    if (ranks_is_first(ranks)) {
         int result = kvw_connect(options->socket, &client);
         if (result < 0)
             (void)cache_refused(fail, "connect", result);
-        else
+        else if (options->resume != NULL)
             found = look(session, options, client, ranks->n_ranks, fail);
         kvw_disconnect(client);
     }

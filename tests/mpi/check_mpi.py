@@ -152,11 +152,20 @@ def check_no_daemon():
     print("a host without a daemon is named, and what starts it")
 
 
+def check_disagreement():
+    """Ranks with different specs: which rank, on which host."""
+    status, _, err = hosts(2, 1, "mpirun -np 1 mpi-player -p 1,1,2,1 : "
+                           "-np 1 mpi-player -p 1,1,2,1 -W 41; exit $?")
+    check(status == 2 and re.search(r"rank 1 on h1: its spec or options .* differ", err),
+          f"disagreement: {status} {err}")
+    print("ranks that disagree on the spec are named")
+
+
 def check_late_rank():
     """A stopped rank: the others end by their own time-out and name it, its host, step, row."""
     script = """
-    mpirun -np 2 mpi-player -p 1,1,1,2 -k -n late -r 120 -w 30 -t 2000 & job=$!
-    nh-wait 20 sh -c 'nh-exec h1 kvwheel show late.1of2 | grep -qE " self +1[0-9] "' || exit 98
+    mpirun -np 2 mpi-player -p 1,1,1,2 -k -n late -y -w 100 -t 2000 & job=$!
+    nh-wait 20 sh -c 'nh-exec h1 kvwheel show late.1of2 | grep -qE " self +[1-9][0-9] "' || exit 98
     nh-exec h1 'for p in /proc/[0-9]*; do grep -qx mpi-player $p/comm 2>/dev/null &&
                 kill -STOP ${p#/proc/}; done'
     wait $job; exit $?
@@ -176,7 +185,7 @@ def check_lost_host():
     ( nh-wait 30 sh -c 'nh-exec h1 kvwheel show gen.2of6 | grep -qE " self +[1-9][0-9] "' &&
       nh-kill h1 ) &
     kvwheel run --hosts h0:2,h1:2,h2:2 --relaunch 1 -- \\
-        mpirun -np 6 mpi-player -p 1,1,3,2 -k -n gen -w 30
+        mpirun -np 6 mpi-player -p 1,1,3,2 -k -n gen -y -w 100
     echo run $?
     """
     status, out, err = hosts(3, 2, script)
@@ -192,7 +201,7 @@ def check_pulled_cable():
     script = """
     ( nh-wait 30 sh -c 'nh-exec h1 kvwheel show gen.1of2 | grep -qE " self +[1-9][0-9] "' &&
       date +%s.%N >$NH_DIR/cut && nh-link h1 down ) &
-    kvwheel run --hosts h0:1,h1:1 -- mpirun -np 2 mpi-player -p 1,1,2,1 -k -n gen -w 60
+    kvwheel run --hosts h0:1,h1:1 -- mpirun -np 2 mpi-player -p 1,1,2,1 -k -n gen -y -w 200
     status=$?
     echo took $(date +%s.%N) $(cat $NH_DIR/cut)
     exit $status
@@ -208,10 +217,10 @@ def check_killed_rank():
     ( nh-wait 20 sh -c 'nh-exec h1 kvwheel show gen.1of2 | grep -qE " self +[1-9][0-9] "' &&
       nh-exec h1 'for p in /proc/[0-9]*; do grep -qx mpi-player $p/comm 2>/dev/null &&
                   kill -KILL ${p#/proc/}; done' ) &
-    kvwheel run --hosts h0:1,h1:1 -- mpirun -np 2 mpi-player -p 1,1,2,1 -k -n gen -w 30
+    kvwheel run --hosts h0:1,h1:1 -- mpirun -np 2 mpi-player -p 1,1,2,1 -k -n gen -y -w 100
     echo run $?
     kvwheel run --hosts h0:1,h1:1 --timeout 1 -- mpirun -np 2 sleep 30; echo run $?
-    kvwheel run --hosts h0:1,h1:1 -- mpirun -np 2 no-such-program; echo run $?
+    kvwheel run --hosts h0:1,h1:1 -- no-such-mpirun -np 2 true; echo run $?
     kvwheel run --hosts h0:1,h1:1 -- mpirun -np 2 sh -c 'exit 7'; echo run $?
     mpirun -np 2 mpi-player -p 1,1,2,1 -k -n gen
     """
@@ -220,12 +229,13 @@ def check_killed_rank():
     check(status == 0 and codes == ["102", "104", "103", "7"], f"exit codes: {codes}\n{out}{err}")
     line = LINE.search(out)
     check(line and line[4] == "0" and line[6] == "0" and line[1] != "0", f"going on: {out}")
-    print("killed rank 102, time-out 104, no program 103, the program's own 7; the next job "
+    print("killed rank 102, time-out 104, no mpirun 103, the program's own 7; the next job "
           f"goes on at row {line[1]}")
 
 
 def failures():
     check_no_daemon()
+    check_disagreement()
     check_killed_rank()
     check_late_rank()
     check_lost_host()
