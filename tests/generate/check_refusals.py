@@ -122,7 +122,7 @@ def check_daemon(node):
     """A daemon that is not there, and a cache that no node can hold."""
     refused(2, node, REFUSED_CACHE, "kvwheel: connect", *GO, "--socket",
             node.folder / "nobody.sock")
-    refused(2, node, REFUSED_CACHE, "kvwheel: create", *GO, "--window", 1 << 30)
+    refused(2, node, REFUSED_CACHE, "init: create: quota", *GO, "--window", 1 << 30)
 
 
 node = Node()
