@@ -8,19 +8,10 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "client/mpi/inside.h"
 
 #define POLLS_PER_LOOK 64u /* at the clock */
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static int told_by_mpi(struct kvw_mpi *mpi, const char *what, int error)
 {
@@ -147,7 +138,7 @@ void exchange_drop(struct exchange *exchange)
 
 int exchange_wait(struct kvw_mpi *mpi, struct exchange *exchange, const char *what)
 {
-    const uint64_t deadline_ns = now_ns() + mpi->timeout_ns;
+    const double deadline = MPI_Wtime() + (double)mpi->timeout_ns / 1e9;
     bool is_done = exchange->n == 0;
     int error = 0;
 
@@ -156,7 +147,7 @@ int exchange_wait(struct kvw_mpi *mpi, struct exchange *exchange, const char *wh
         if (error != 0 || is_done)
             break;
         (void)sched_yield();
-        if (polls % POLLS_PER_LOOK == 0 && now_ns() > deadline_ns)
+        if (polls % POLLS_PER_LOOK == 0 && MPI_Wtime() > deadline)
             error = told_late(mpi, exchange, what);
     }
     if (error != 0)

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/mpi/inside.h"
@@ -16,7 +15,6 @@
 #define NAME_LETTERS_MAX 50u
 #define DEFAULT_TIMEOUT_NS 30000000000ull
 #define HAVE_HALF UINT64_MAX /* a box that was never filled */
-#define PAUSE_NS 20000000    /* between looks whether a dying owner is gone */
 
 /* What each rank says of itself first. */
 struct hello {
@@ -337,32 +335,16 @@ static int find_places(struct kvw_mpi *mpi)
 
 /* --------------------------------------------------------------- attaching -------- */
 
-static uint64_t clock_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* Attach, waiting (bounded) for the owner of a job that is being killed to be gone. */
+/* Attach; the owner of a job that is being killed is waited for (bounded). */
 static int attach(struct kvw_mpi *mpi, const char *name,
                   const struct kvw_attach_options *given)
 {
-    const uint64_t deadline_ns = clock_ns() + mpi->timeout_ns;
-    const struct timespec pause = {0, PAUSE_NS};
     struct kvw_attach_options options = KVW_ATTACH_OPTIONS_INIT;
-    int error;
 
     options.timeout_ns = mpi->timeout_ns;
-    if (given != NULL)
-        options = *given;
-    for (;;) {
-        error = kvw_attach(mpi->client, name, mpi->box_rank, &options, &mpi->cache);
-        if (error != -EBUSY || clock_ns() > deadline_ns)
-            break;
-        (void)nanosleep(&pause, NULL);
-    }
+    options.owner_timeout_ns = mpi->timeout_ns;
+    const int error = kvw_attach(mpi->client, name, mpi->box_rank,
+                                 given != NULL ? given : &options, &mpi->cache);
     return error == 0 ? 0 : told_by_kvw(error, "init: attach");
 }
 

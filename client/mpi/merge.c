@@ -3,8 +3,8 @@
  * Partial results go round a row group and are merged in the order of its boxes.
  *
  * Member m computes an interval of heads over its box's rows (all of them where a box has
- * one row part) and gets an interval of the result (all of them, or its share). So the
- * message from m to d is what m computes of what d gets. A head's numbers lie together, so a
+ * one row part) and takes an interval of the result (all of them, or its share). So the
+ * message from m to d is what m computes of what d takes. A head's numbers lie together, so a
  * message is a run of the buffer, and can leave as soon as its heads are computed.
  */
 #include <errno.h>
@@ -178,10 +178,10 @@ static struct kvw_attn_part part_of(const struct team *team, uint32_t m,
 static int merge_slice(const struct team *team, uint32_t slice,
                        const struct team_result *result)
 {
-    const struct interval gets = team_gets(team, team->me);
-    const struct interval heads = intersect(team_computes(team, slice), gets);
+    const struct interval due = team_gets(team, team->me);
+    const struct interval heads = intersect(team_computes(team, slice), due);
     struct kvw_attn_part parts[KVW_RANKS_MAX];
-    const ptrdiff_t skip = (ptrdiff_t)heads.first - (ptrdiff_t)gets.first;
+    const ptrdiff_t skip = (ptrdiff_t)heads.first - (ptrdiff_t)due.first;
     uint32_t n = 0;
 
     if (heads.n == 0)

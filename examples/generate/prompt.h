@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "examples/common/fail.h"
-#include "examples/generate/options.h"
 #include "examples/common/ranks.h"
+#include "examples/generate/options.h"
 
 #define PROMPT_BYTE_VOCAB 256u /* a vocabulary of bytes */
 

@@ -529,43 +529,43 @@ static void parse(int argc, char **argv, struct setup *setup)
                 exit(2);
             break;
         case 'b':
-            setup->block = (uint32_t)atoi(optarg);
+            setup->block = (uint32_t)strtoul(optarg, NULL, 10);
             break;
         case 'H':
-            setup->n_heads = (uint32_t)atoi(optarg);
+            setup->n_heads = (uint32_t)strtoul(optarg, NULL, 10);
             break;
         case 'l':
-            setup->n_lanes = (uint32_t)atoi(optarg);
+            setup->n_lanes = (uint32_t)strtoul(optarg, NULL, 10);
             break;
         case 'W':
-            setup->window = (uint64_t)atoi(optarg);
+            setup->window = (uint64_t)strtoul(optarg, NULL, 10);
             break;
         case 'S':
-            setup->sink = (uint64_t)atoi(optarg);
+            setup->sink = (uint64_t)strtoul(optarg, NULL, 10);
             break;
         case 'c':
             setup->kind = KVW_WINDOW_CHUNK;
             break;
         case 'r':
-            setup->rows_end = (uint64_t)atoi(optarg);
+            setup->rows_end = (uint64_t)strtoul(optarg, NULL, 10);
             break;
         case 'f':
-            setup->flags = (uint32_t)atoi(optarg);
+            setup->flags = (uint32_t)strtoul(optarg, NULL, 10);
             break;
         case 'B':
-            setup->options.box_ranks = (uint32_t)atoi(optarg);
+            setup->options.box_ranks = (uint32_t)strtoul(optarg, NULL, 10);
             break;
         case 'y':
             setup->by_cycle = 1;
             break;
         case 'w':
-            setup->pause_ms = (uint32_t)atoi(optarg);
+            setup->pause_ms = (uint32_t)strtoul(optarg, NULL, 10);
             break;
         case 'k':
             setup->is_kept = true;
             break;
         case 't':
-            setup->options.timeout_ns = (uint64_t)atoi(optarg) * 1000000;
+            setup->options.timeout_ns = (uint64_t)strtoul(optarg, NULL, 10) * 1000000;
             break;
         case 's':
             setup->options.flags = KVW_MPI_START;
