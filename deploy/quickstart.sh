@@ -8,18 +8,25 @@ tokens=1200
 window=256
 sink=4
 rolls_least=4
+frames=300
+video=build/video.png
+sheet=build/video-sheet.png
 prompt='In the beginning God created the heaven and the earth. And the earth was '
 prompt+='without form, and void; and darkness was upon the face of the deep.'
 
 usage() {
     cat <<END
-usage: deploy/quickstart.sh [--help]
+usage: deploy/quickstart.sh [--video | --help]
 
 Install what is needed to build (as root; otherwise say what is missing), build the
 preset release, and generate $tokens tokens of text by $workers worker processes with the small
 language model in examples/generate/model. The keys and values lie outside of the
 workers, in one rolling cache with a window of $window rows, and the workers attend to them
 where they lie. No service has to be set up: the first worker starts a daemon.
+
+--video: $frames frames of video instead, by the small model in examples/video/model: balls
+that bounce, with another prompt from the middle on, far past the window of 15 frames. It
+writes $video (an animated PNG) and $sheet (all frames side by side).
 
 The first run takes minutes, for the build; the next ones take seconds.
 
@@ -28,8 +35,10 @@ this is not root; 4 it ran, but the cache did not roll as it should.
 END
 }
 
+what=text
 case ${1:-} in
 '') ;;
+--video) what=video ;;
 --help)
     usage
     exit 0
@@ -83,6 +92,31 @@ left_running() {
     esac
 }
 
+if [[ $what == video ]]; then
+    say "making $frames frames of video by $workers workers"
+    mpirun --oversubscribe --mca mpi_yield_when_idle 1 -n "$workers" \
+        build/release/bin/kvwheel-video --model examples/video/model \
+        --prompt "2 slow, $((frames / 2)): 3 fast" --frames "$frames" --seed 1 \
+        --png "$video" --sheet "$sheet" --json </dev/null >"$report" ||
+        stop 1 "kvwheel-video failed"
+    rolls=$(field rolls)
+    say "done"
+    cat <<END
+    frames made          $(field frames), two slow balls, then three fast ones
+    frames per second    $(LC_ALL=C printf '%.1f' "$(field frames_per_second)")
+    window rolled past   $rolls times (15 frames, 3 of them a sink that stays)
+    left running         $(left_running)
+
+To look at it, open it in a web browser:
+    firefox $video
+    firefox $sheet
+END
+    if [[ $(field frames) != "$frames" ]] || ((rolls < rolls_least)); then
+        stop 4 "wanted $frames frames and $rolls_least rolls"
+    fi
+    exit 0
+fi
+
 say "generating $tokens tokens by $workers workers, window $window rows; the text comes as they make it"
 printf '\n%s' "$prompt"
 mpirun --oversubscribe --mca mpi_yield_when_idle 1 -n "$workers" \
@@ -111,6 +145,7 @@ cat <<END
 Next:
     build/release/bin/kvwheel status
     build/release/bin/kvwheel-generate --help
+    deploy/quickstart.sh --video
     deploy/test.sh
 END
 if ((made != tokens || rolls < rolls_least)) || [[ -z $new || $new != "$written" ]]; then

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "examples/common/buffers.h"
 #include "examples/common/matrix.h"
 #include "examples/common/ranks.h"
 
@@ -40,7 +41,7 @@ static int set_columns(struct decoder *decoder, struct fail *fail)
     return 0;
 }
 
-/* One allocation, cut into the buffers of a step of n rows. */
+/* The buffers of a step of n rows. */
 static int set_buffers(struct decoder *decoder, size_t n, struct fail *fail)
 {
     const struct model_config *config = &decoder->model->config;
@@ -55,19 +56,10 @@ static int set_buffers(struct decoder *decoder, size_t n, struct fail *fail)
     float **buffers[] = {&decoder->x,  &decoder->norm, &decoder->q,
                          &decoder->k,  &decoder->v,    &decoder->mine,
                          &decoder->up, &decoder->all,  &decoder->logits};
-    size_t total = 0;
 
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        total += sizes[i];
-    decoder->memory = calloc(total, sizeof(float));
-    if (decoder->memory == NULL)
-        return fail_memory(fail, "the activations");
-    total = 0;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        *buffers[i] = decoder->memory + total;
-        total += sizes[i];
-    }
-    return 0;
+    decoder->memory =
+        buffers_new(sizes, buffers, sizeof(sizes) / sizeof(sizes[0]), fail);
+    return decoder->memory != NULL ? 0 : -EINVAL;
 }
 
 int decoder_init(struct decoder *decoder, struct model *model, struct session *session,

@@ -10,6 +10,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "examples/common/buffers.h"
+
 #define NORM_EPSILON 1e-5
 #define WINDOW_ROWS (VIDEO_WINDOW * VIDEO_ROWS)
 #define N_PAIRS (VIDEO_HEAD_DIM / 2)
@@ -51,7 +53,7 @@ static void fill_rope(struct denoiser *denoiser)
     };
 }
 
-/* One allocation, cut into the buffers. */
+/* The buffers. */
 static int set_buffers(struct denoiser *denoiser, struct fail *fail)
 {
     const size_t rows = VIDEO_ROWS * VIDEO_HIDDEN, table = WINDOW_ROWS * N_PAIRS;
@@ -67,19 +69,10 @@ static int set_buffers(struct denoiser *denoiser, struct fail *fail)
     float **buffers[] = {&denoiser->cos,  &denoiser->sin,  &denoiser->x,
                          &denoiser->norm, &denoiser->q,    &denoiser->k,
                          &denoiser->v,    &denoiser->mine, &denoiser->all};
-    size_t total = 0;
 
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-        total += sizes[i];
-    denoiser->memory = calloc(total, sizeof(float));
-    if (denoiser->memory == NULL)
-        return fail_memory(fail, "the activations");
-    total = 0;
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        *buffers[i] = denoiser->memory + total;
-        total += sizes[i];
-    }
-    return 0;
+    denoiser->memory =
+        buffers_new(sizes, buffers, sizeof(sizes) / sizeof(sizes[0]), fail);
+    return denoiser->memory != NULL ? 0 : -EINVAL;
 }
 
 /* Who computes which columns of what is exchanged. */

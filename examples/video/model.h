@@ -24,10 +24,10 @@
 #define VIDEO_PIXELS (VIDEO_PATCH * VIDEO_PATCH)     /* of a token */
 #define VIDEO_FRAME_PIXELS (VIDEO_SIZE * VIDEO_SIZE)
 #define VIDEO_WINDOW 5u /* chunks, with the sink and the current one */
-#define VIDEO_HIDDEN 128u
-#define VIDEO_WIDE (4 * VIDEO_HIDDEN)
 #define VIDEO_HEADS 4u
-#define VIDEO_HEAD_DIM (VIDEO_HIDDEN / VIDEO_HEADS)
+#define VIDEO_HEAD_DIM 32u
+#define VIDEO_HIDDEN (VIDEO_HEADS * VIDEO_HEAD_DIM)
+#define VIDEO_WIDE (4 * VIDEO_HIDDEN)
 #define VIDEO_LAYERS 6u
 #define VIDEO_WORDS 2u /* tokens of a prompt: how many balls, how fast */
 #define VIDEO_BALLS 3u

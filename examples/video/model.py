@@ -13,10 +13,16 @@ frames are. Context rows are made by a pass at time 0.
 """
 
 import math
+import sys
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from safetensors import read_safetensors
 
 SIZE = 16
 PATCH = 4
@@ -27,6 +33,8 @@ PIXELS = PATCH * PATCH
 SINK = 1  # chunks
 WINDOW = 5  # chunks, with the sink and the current one
 CONDITIONS = (3, 2)  # values of each of the condition's tokens
+PASSES = 6  # of denoising
+SHIFT = 3.0  # of their times, towards noise
 TIMES = 32  # sines and cosines of the time's embedding
 PAIRS = (6, 5, 5)  # of a head, rotated by frame, line, column
 SLOWEST = (0.03, 0.3, 0.3)  # radians a step; the fastest turns by 1.5
@@ -77,6 +85,12 @@ def modulated(x: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
     return torch.addcmul(shift, norm(x), 1 + scale)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """[..., heads, rows, head_dim] to [..., rows, dim]."""
+    score = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-1, -2)
+    return (score.softmax(-1) @ v).transpose(-3, -2).flatten(-2)
+
+
 class SquaredRelu(torch.autograd.Function):
     """relu(x) squared; by hand, since memory traffic is what training waits for."""
 
@@ -108,22 +122,17 @@ class Layer(nn.Module):
         """[..., rows, dim] to [..., heads, rows, head_dim]."""
         return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
-    def cross(self, x: Tensor, condition: Tensor) -> Tensor:
-        """x [..., rows, dim], condition [..., tokens, dim]."""
-        q = self.split(self.cross_q(norm(x)))
-        k, v = (self.split(part) for part in self.cross_kv(condition).chunk(2, -1))
-        score = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        return self.cross_out((score.softmax(-1) @ v).transpose(-3, -2).flatten(-2))
+    def prompt(self, condition: Tensor):
+        """Keys and values of condition [..., tokens, dim]."""
+        return tuple(self.split(part) for part in self.cross_kv(condition).chunk(2, -1))
+
+    def cross_seen(self, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """x [..., rows, dim] looks at the prompt."""
+        return self.cross_out(attend(self.split(self.cross_q(norm(x))), k, v))
 
     def feed(self, x: Tensor, m: list) -> Tensor:
         y = SquaredRelu.apply(self.up(modulated(x, m[3], m[4])))
         return torch.addcmul(x, m[5], self.down(y))
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """[..., heads, rows, head_dim] to [..., rows, dim]."""
-    score = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-1, -2)
-    return (score.softmax(-1) @ v).transpose(-3, -2).flatten(-2)
 
 
 class Model(nn.Module):
@@ -174,7 +183,7 @@ class Model(nn.Module):
             m = (step + layer.table).chunk(6, -1)
             q, k, v = layer.qkv(modulated(x, m[0], m[1])).chunk(3, -1)
             x = torch.addcmul(x, m[2], layer.out(self.seen(layer, q, k, v, copies, chunks)))
-            x = x + layer.cross(x, condition.expand(-1, copies, -1, -1, -1))
+            x = x + layer.cross_seen(x, *layer.prompt(condition.expand(-1, copies, -1, -1, -1)))
             x = layer.feed(x, m)
         return self.finish(x[:, 1:], step[:, 1:])
 
@@ -191,56 +200,124 @@ class Model(nn.Module):
             past_v.append(own_v[:, :1].expand(-1, copies, -1, -1, -1))
         return torch.stack(out, 2)
 
-    def chunk(self, rows: Tensor, t: float, labels: Tensor, cache: list):
-        """One pass over one chunk: rows [n, ROWS, PIXELS], labels [n, 2], cache:
-        of each layer the (raw keys, values) of the context. Returns the frames said and
-        the chunk's own keys and values."""
-        condition = self.condition(labels)
+    def chunk(self, rows: Tensor, t: float, labels: Tensor, cache) -> Tensor:
+        """One pass over one chunk: rows [n, ROWS, PIXELS], labels [n, 2]. Returns the
+        frames said. cache: see Window."""
         x = self.enter(rows) + self.place
         step = self.time(torch.tensor(t))
-        made = []
-        for layer, (past_k, past_v) in zip(self.layers, cache):
+        for i, layer in enumerate(self.layers):
             m = (step + layer.table).chunk(6, -1)
             y = modulated(x, m[0], m[1])
             q, k, v = (layer.split(part) for part in layer.qkv(y).chunk(3, -1))
-            made.append((k, v))
-            k, v = torch.cat([past_k, k], -2), torch.cat([past_v, v], -2)
+            k, v = cache.rows(i, k, v)
             y = attend(rotate(q, k.shape[-2] - ROWS), rotate(k, 0), v)
             x = torch.addcmul(x, m[2], layer.out(y))
-            x = x + layer.cross(x, condition)
+            x = x + layer.cross_seen(x, *cache.prompt(i, lambda: layer.prompt(
+                self.condition(labels))))
             x = layer.feed(x, m)
-        return self.finish(x, step), made
+        return self.finish(x, step)
 
 
-def times(n: int, shift: float = 3.0) -> list:
+class Window:
+    """The cache of a video in one process: raw keys and values, [n, heads, rows, head_dim],
+    of each layer's sink and last chunks, rolled by copying."""
+
+    def __init__(self, sink: int = SINK, window: int = WINDOW):
+        self.sink, self.window = sink, window
+        self.past, self.open, self.prompts = {}, {}, {}
+
+    def rows(self, layer: int, k: Tensor, v: Tensor):
+        """Write the open chunk's rows of a layer; returns all that it sees, those last."""
+        self.open[layer] = (k, v)
+        if layer in self.past:
+            self.open[layer] = tuple(torch.cat([self.left(x), own], -2)
+                                     for x, own in zip(self.past[layer], (k, v)))
+        return self.open[layer]
+
+    def left(self, x: Tensor) -> Tensor:
+        """What an open chunk sees of committed rows."""
+        keep = self.sink * ROWS
+        if x.shape[-2] < self.window * ROWS:
+            return x
+        return torch.cat([x[..., :keep, :], x[..., keep + ROWS :, :]], -2)
+
+    def prompt(self, layer: int, make):
+        """Keys and values of the prompt, made when they are not there."""
+        if layer not in self.prompts:
+            self.prompts[layer] = make()
+        return self.prompts[layer]
+
+    def commit(self):
+        self.past, self.open = self.open, {}
+
+    def switch(self):
+        self.prompts = {}
+
+
+def load(folder: Path) -> Model:
+    model = Model()
+    model.load_state_dict(read_safetensors(Path(folder) / "model.safetensors"))
+    return model
+
+
+def times(n: int) -> list:
     """Times of n denoising passes and the end, from 1 to 0."""
     u = [1 - i / n for i in range(n + 1)]
-    return [shift * x / (1 + (shift - 1) * x) for x in u]
+    return [SHIFT * x / (1 + (SHIFT - 1) * x) for x in u]
+
+
+def philox(counter: np.ndarray, key: tuple) -> np.ndarray:
+    """Philox4x32-10 of counters [n, 4]: four words each. As examples/common/philox.c."""
+    c = [counter[:, i].astype(np.uint64) for i in range(4)]
+    low = np.uint64(0xFFFFFFFF)
+    k = [np.uint64(key[0]), np.uint64(key[1])]
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(p1 >> np.uint64(32)) ^ c[1] ^ k[0], p1 & low,
+             (p0 >> np.uint64(32)) ^ c[3] ^ k[1], p0 & low]
+        k = [(k[0] + np.uint64(0x9E3779B9)) & low, (k[1] + np.uint64(0xBB67AE85)) & low]
+    return np.stack(c, 1)
+
+
+def noise(seed: int, frame: int) -> Tensor:
+    """The noise [ROWS, PIXELS] that the chunk from `frame` on begins as: see noise.h."""
+    frames = []
+    for at in range(frame, frame + FRAMES):
+        counter = np.zeros((SIZE * SIZE // 2, 4), np.uint64)
+        counter[:, 0], counter[:, 1] = at & 0xFFFFFFFF, at >> 32
+        counter[:, 3] = 2 * np.arange(len(counter))
+        words = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
+        uniform = ((words[:, 1::2] << np.uint64(32) | words[:, ::2]) >> np.uint64(11)) * 2.0**-53
+        radius, angle = np.sqrt(-2 * np.log(1 - uniform[:, 0])), 2 * math.pi * uniform[:, 1]
+        frames.append(np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1))
+    made = torch.from_numpy(np.concatenate(frames)).float()
+    return patches(made.view(FRAMES, SIZE, SIZE))
 
 
 @torch.no_grad()
-def generate(model: Model, labels: Tensor, passes: int = 6, sink: int = SINK, generator=None,
-             window: int = WINDOW) -> Tensor:
-    """labels [n, chunks, 2] to frames [n, chunks * FRAMES, SIZE, SIZE]."""
-    n, chunks = labels.shape[:2]
-    heads, width = model.layers[0].heads, model.dim // model.layers[0].heads
-    empty = torch.zeros(n, heads, 0, width)
-    cache = [(empty, empty) for _ in model.layers]
+def denoise(model: Model, x: Tensor, labels: Tensor, cache, passes: int) -> Tensor:
+    """From noise [n, ROWS, PIXELS] to the chunk's rows; the cache has those of the last
+    pass."""
+    plan = times(passes)
+    for t, then in zip(plan, plan[1:]):
+        said = model.chunk(x, t, labels, cache)
+        x = said + (then / t) * (x - said)
+    return x.clamp(-1, 1)
+
+
+@torch.no_grad()
+def generate(model: Model, labels: Tensor, seeds: list, passes: int = PASSES,
+             sink: int = SINK) -> Tensor:
+    """Whole videos: labels [n, chunks, 2] and n seeds to frames [n, chunks * FRAMES, SIZE,
+    SIZE]."""
+    cache = Window(sink)
     frames = []
-    for at in range(chunks):
-        x = torch.randn(n, ROWS, PIXELS, generator=generator)
-        plan = times(passes)
-        for t, then in zip(plan, plan[1:]):
-            said, _ = model.chunk(x, t, labels[:, at], cache)
-            x = said + (then / t) * (x - said)
-        x = x.clamp(-1, 1)
+    for at in range(labels.shape[1]):
+        if at and not torch.equal(labels[:, at], labels[:, at - 1]):
+            cache.switch()
+        x = torch.stack([noise(seed, at * FRAMES) for seed in seeds])
+        x = denoise(model, x, labels[:, at], cache, passes)
+        model.chunk(x, 0.0, labels[:, at], cache)
+        cache.commit()
         frames.append(pictures(x))
-        _, made = model.chunk(x, 0.0, labels[:, at], cache)
-        for i, (k, v) in enumerate(made):
-            k, v = torch.cat([cache[i][0], k], -2), torch.cat([cache[i][1], v], -2)
-            if k.shape[-2] > (window - 1) * ROWS:
-                keep = sink * ROWS
-                k = torch.cat([k[..., :keep, :], k[..., keep + ROWS :, :]], -2)
-                v = torch.cat([v[..., :keep, :], v[..., keep + ROWS :, :]], -2)
-            cache[i] = (k, v)
     return torch.cat(frames, 1)

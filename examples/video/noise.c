@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Pairs of numbers, two from each call of Philox. */
 #include "examples/video/noise.h"
 
 #include <math.h>

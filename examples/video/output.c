@@ -181,6 +181,7 @@ static int print_result(const struct output *output, const struct session *sessi
 {
     const struct session_plan *plan = &session->plan;
     const struct settings *settings = &plan->settings;
+    const uint64_t rows = session->n_frames * VIDEO_FRAME_ROWS;
     json_t *prompts = prompt_list(settings);
 
     if (prompts == NULL)
@@ -191,8 +192,7 @@ static int print_result(const struct output *output, const struct session *sessi
                   (json_int_t)n_new, "window", (json_int_t)settings->window_frames,
                   "sink", (json_int_t)settings->sink_frames, "passes",
                   (json_int_t)settings->passes, "seed", (json_int_t)settings->seed,
-                  "prompts", prompts, "rows",
-                  (json_int_t)(session->n_frames * VIDEO_FRAME_ROWS), "rolls",
+                  "prompts", prompts, "rows", (json_int_t)rows, "rolls",
                   (json_int_t)rolls(session), "prompt_writes",
                   (json_int_t)session->prompt_writes, "seconds", seconds,
                   "frames_per_second", seconds > 0 ? (double)n_new / seconds : 0.0,

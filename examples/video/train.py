@@ -39,14 +39,13 @@ import torch
 from torch import distributed
 
 import world
-from model import FRAMES, WINDOW, Model, generate, patches
+from model import FRAMES, SHIFT, WINDOW, Model, generate, patches
 
 GAP = 15  # chunks
 CLIPS = 512  # filmed at a time
 TURNS = 4  # times each is shown, turned or mirrored
 SPOIL = 0.15  # most noise on context
 EARLIEST, LATEST = 0.12, 1.0  # of uniform times, before the shift
-SHIFT = 3.0
 
 
 def clips(rng):
@@ -125,7 +124,7 @@ def right_share(model, n, chunks, sink, seed):
     rng = np.random.default_rng(seed)
     labels = torch.from_numpy(np.stack([np.arange(n) % 3, rng.integers(0, 2, n)], 1))
     labels = labels[:, None].expand(n, chunks, 2)
-    frames = generate(model, labels, sink=sink, generator=torch.Generator().manual_seed(seed)).numpy()
+    frames = generate(model, labels, range(seed, seed + n), sink=sink).numpy()
     right = np.array([[world.count(f) == labels[i, 0, 0] + 1 for f in frames[i]] for i in range(n)])
     w = WINDOW * FRAMES
     return torch.tensor([right[:, :w].mean(), right[:, -w:].mean()])

@@ -6,19 +6,13 @@ import json
 import os
 import signal
 
-from harness import (PROMPT, REFUSED_RESUME, USAGE, Node, by_speed, check, descendants,
-                     program_of, refused, result, run, start, together, wait_until)
+from harness import (PROMPT, REFUSED_RESUME, USAGE, Node, by_speed, check, refused, result, run,
+                     start, together, wait_until, workers)
 
 TOKENS = by_speed(1500, 500, 120)
 BEFORE = by_speed(200, 100, 30)  # tokens that come before a kill
 WINDOW = ("--window", by_speed(256, 64, 40), "--sink", 4)
 FLAGS = ("--prompt", PROMPT, "--tokens", TOKENS, "--seed", 3, *WINDOW)
-
-
-def workers(job):
-    """Ranks of a running job, in the order in which mpirun started them."""
-    return sorted(pid for pid in descendants(job.pid)
-                  if program_of(pid) == "kvwheel-generate")
 
 
 def read_tokens(job, n):

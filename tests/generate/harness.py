@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of kvwheel-generate share: a daemon of their own, mpirun, the model.
+"""What the tests of the example programs share: a daemon of their own, mpirun, the model.
 
-The environment names the programs: KVW_BIN (kvwheeld, kvwheel-generate), KVW_SOURCE (the
-root of the sources) and KVW_MPIEXEC; and KVW_SPEED, how fast the build is: `full`, `slow`
-(no optimisation) or `tiny` (sanitizers). A test that cannot run ends with 77.
+The environment names the programs: KVW_BIN (kvwheeld, kvwheel-...), KVW_SOURCE (the root of
+the sources), KVW_MPIEXEC, KVW_EXAMPLE (generate or video); and KVW_SPEED, how fast the build
+is: `full`, `slow` (no optimisation) or `tiny` (sanitizers). A test that cannot run ends with
+77.
 """
 
 import atexit
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -24,7 +26,9 @@ from pathlib import Path
 BIN = Path(os.environ["KVW_BIN"])
 SOURCE = Path(os.environ["KVW_SOURCE"])
 MPIEXEC = os.environ.get("KVW_MPIEXEC", "mpirun")
-EXAMPLE = SOURCE / "examples" / "generate"
+NAME = os.environ.get("KVW_EXAMPLE", "generate")
+PROGRAM = f"kvwheel-{NAME}"
+EXAMPLE = SOURCE / "examples" / NAME
 MODEL = EXAMPLE / "model"
 PROMPT = "In the beginning "
 SKIPPED = 77
@@ -33,7 +37,7 @@ AT_ONCE = 3  # runs of together(): the start of one is mostly waiting
 
 SPEED = os.environ.get("KVW_SPEED", "full")
 
-# Exit codes of kvwheel-generate.
+# Exit codes of the programs.
 USAGE, REFUSED_MODEL, REFUSED_CACHE, REFUSED_RESUME, IO, RANKS = 2, 3, 4, 5, 6, 7
 
 
@@ -67,19 +71,22 @@ def together(calls):
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
-def programs():
-    """Go on in an interpreter that has torch (the system's, if any has), and import the
-    example's programs: torch takes seconds to load, so once. @return reference.main and
-    random_model.main."""
+def modules(*names):
+    """Import modules of the example, in the interpreter that has torch (the system's, if any
+    has): torch takes seconds to load, so once. Call it first."""
     sys.path.insert(0, str(EXAMPLE))
     try:
-        import random_model
-        import reference
+        return [importlib.import_module(name) for name in names]
     except ImportError as error:
         system = "/usr/bin/python3"
         if os.path.realpath(sys.executable) == os.path.realpath(system):
             skip(f"no Python with torch: {error}")
-        os.execv(system, [system, *sys.argv])
+        return os.execv(system, [system, *sys.argv])
+
+
+def programs():
+    """@return reference.main and random_model.main of kvwheel-generate."""
+    random_model, reference = modules("random_model", "reference")
     return reference.main, random_model.main
 
 
@@ -114,11 +121,16 @@ def program_of(pid):
         return ""
 
 
+def workers(job):
+    """Ranks of a running job, in the order in which mpirun started them."""
+    return sorted(pid for pid in descendants(job.pid) if program_of(pid) == PROGRAM)
+
+
 class Node:
     """A folder and a daemon in it; both go when the test ends."""
 
     def __init__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="kvwheel-generate-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PROGRAM}-"))
         self.socket = self.folder / "kvwheeld.sock"
         self.log = open(self.folder / "kvwheeld.log", "w")
         self.daemon = subprocess.Popen(
@@ -184,7 +196,7 @@ def command(ranks, node, *flags, model=MODEL):
     """One rank needs no launcher, which takes longer to start than the rank."""
     launcher = [MPIEXEC, "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
     return [
-        *launcher, str(BIN / "kvwheel-generate"), "--socket", str(node.socket),
+        *launcher, str(BIN / PROGRAM), "--socket", str(node.socket),
         "--model", str(model), *map(str, flags),
     ]
 
@@ -215,9 +227,9 @@ def result(ranks, node, *flags, model=MODEL):
 
 
 def words(done):
-    """What kvwheel-generate said on stderr: its own lines, without mpirun's banner."""
+    """What the program said on stderr: its own lines, without mpirun's banner."""
     lines = done.stderr.decode(errors="replace").splitlines()
-    return [line for line in lines if line.startswith("kvwheel-generate: ")]
+    return [line for line in lines if line.startswith(f"{PROGRAM}: ")]
 
 
 def refused(ranks, node, code, text, *flags, model=MODEL):
