@@ -7,7 +7,7 @@
 float *buffers_new(const size_t *size, float **const *buffer, size_t n,
                    struct fail *fail)
 {
-    size_t total = 0;
+    size_t total = 1; /* not nothing, for calloc() */
     float *memory;
 
     for (size_t i = 0; i < n; i++)
