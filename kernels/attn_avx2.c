@@ -40,25 +40,42 @@ static void score(float *to, const struct attn_queries *queries, const uint32_t 
     }
 }
 
-static void value(const struct attn_value *w)
+INLINE void value_any(const struct attn_value *w, const uint32_t source)
 {
     switch (w->n_rows) {
     case 1:
-        value_rows(1, w);
+        value_rows(1, w, source);
         break;
     case 2:
-        value_rows(2, w);
+        value_rows(2, w, source);
         break;
     case 3:
-        value_rows(3, w);
+        value_rows(3, w, source);
         break;
     case 4:
-        value_rows(4, w);
+        value_rows(4, w, source);
         break;
     default:
-        value_rows(6, w);
+        value_rows(6, w, source);
         break;
     }
+}
+
+static void value(const struct attn_value *w)
+{
+    value_any(w, PACKED);
+}
+
+static void value_few(const struct attn_value *w)
+{
+    if (w->shape->kv_type == KVW_NUM_F32)
+        value_any(w, KVW_NUM_F32);
+    else if (w->shape->kv_type == KVW_NUM_F16)
+        value_any(w, KVW_NUM_F16);
+    else if (w->shape->kv_type == KVW_NUM_BF16)
+        value_any(w, KVW_NUM_BF16);
+    else
+        value_any(w, KVW_NUM_I8);
 }
 
 void attn_avx2(const struct kvw_attn_args *args)
@@ -75,6 +92,7 @@ void attn_avx2(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .value_few = value_few,
         .settle = settle,
         .join = join,
     };

@@ -44,28 +44,64 @@ static void score(float *to, const struct attn_queries *queries, const uint32_t 
     }
 }
 
-static void value(const struct attn_value *w)
+static bool score_few(float *to, const struct attn_queries *queries,
+                      const struct attn_tile *tile, const struct attn_span *span,
+                      const struct attn_shape *shape)
+{
+    const uint32_t n_bytes = bytes_of(shape->kv_type, shape->head_dim_k);
+
+    if (tile->has_raw || n_bytes % 32 != 0)
+        return false;
+    if (shape->kv_type == KVW_NUM_F32)
+        few_any(to, queries, tile, span, n_bytes / 4, 1, KVW_NUM_F32);
+    else if (shape->kv_type == KVW_NUM_F16)
+        few_any(to, queries, tile, span, n_bytes / 4, 2, KVW_NUM_F16);
+    else if (shape->kv_type == KVW_NUM_BF16)
+        few_any(to, queries, tile, span, n_bytes / 4, 2, KVW_NUM_BF16);
+    else
+        return false;
+    return true;
+}
+
+INLINE void value_any(const struct attn_value *w, const uint32_t source)
 {
     switch (w->n_rows) {
     case 1:
-        value_rows(1, w);
+        value_rows(1, w, source);
         break;
     case 2:
-        value_rows(2, w);
+        value_rows(2, w, source);
         break;
     case 4:
-        value_rows(4, w);
+        value_rows(4, w, source);
         break;
     case 6:
-        value_rows(6, w);
+        value_rows(6, w, source);
         break;
     case 8:
-        value_rows(8, w);
+        value_rows(8, w, source);
         break;
     default:
-        value_rows(12, w);
+        value_rows(12, w, source);
         break;
     }
+}
+
+static void value(const struct attn_value *w)
+{
+    value_any(w, PACKED);
+}
+
+static void value_few(const struct attn_value *w)
+{
+    if (w->shape->kv_type == KVW_NUM_F32)
+        value_any(w, KVW_NUM_F32);
+    else if (w->shape->kv_type == KVW_NUM_F16)
+        value_any(w, KVW_NUM_F16);
+    else if (w->shape->kv_type == KVW_NUM_BF16)
+        value_any(w, KVW_NUM_BF16);
+    else
+        value_any(w, KVW_NUM_I8);
 }
 
 void attn_avx512(const struct kvw_attn_args *args)
@@ -82,6 +118,8 @@ void attn_avx512(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .score_few = score_few,
+        .value_few = value_few,
         .settle = settle,
         .join = join,
     };

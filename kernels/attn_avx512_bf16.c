@@ -3,9 +3,42 @@
  * Attention over bf16 rows with AVX-512 BF16: queries and weights are rounded to bf16, and
  * VDPBF16PS adds two products at a time to a float. It flushes subnormal numbers.
  */
+#define V_BYTES 2u /* of an element of a row */
+
 #include "kernels/attn_bf16.h"
 #include "kernels/num.h"
 #include "kernels/variants.h"
+
+/* For attn_few.h. */
+typedef vec few_sum;
+
+INLINE few_sum few_first(const struct attn_queries *queries, uint32_t row)
+{
+    (void)queries;
+    (void)row;
+    return vec_zero();
+}
+
+INLINE vec few_column(vec column, uint32_t part, uint32_t type)
+{
+    (void)part;
+    (void)type;
+    return column;
+}
+
+INLINE few_sum few_add(few_sum sum, const uint32_t *q, vec column)
+{
+    return dot_pairs(sum, pair_set(q), _mm512_castps_si512(column));
+}
+
+INLINE vec few_score(few_sum sum, const struct attn_queries *queries, uint32_t row)
+{
+    (void)queries;
+    (void)row;
+    return sum;
+}
+
+#include "kernels/attn_few.h"
 
 /* Two elements of a key to a unit: units x 16 slots. */
 INLINE void pack_pairs(uint32_t *dst, const void *const *key, uint32_t head_dim,
@@ -17,9 +50,9 @@ INLINE void pack_pairs(uint32_t *dst, const void *const *key, uint32_t head_dim,
 
     for (uint32_t i = 0; i < VEC_LANES && ahead != 0; i++)
         fetch(key[i], ahead, 2 * head_dim);
-    for (; d + 2 * VEC_LANES <= head_dim; d += 2 * VEC_LANES) {
+    for (; d + 16 <= head_dim; d += 16) {
         vec_load_columns(r, key, d * sizeof(uint16_t));
-        for (uint32_t u = 0; u < VEC_LANES; u++)
+        for (uint32_t u = 0; u < 8; u++)
             vec_store(&to[(size_t)(d / 2 + u) * VEC_LANES], r[u]);
     }
     if (d == head_dim)
@@ -57,41 +90,65 @@ static void pack_k_bf16(uint32_t *dst, const struct attn_tile *tile, uint32_t sl
         pack_pairs(dst, &tile->k[slot], shape->head_dim_k, tile->k_ahead);
 }
 
+/* Pairs of elements [at, at + n) of two rows, n <= 32: the first and the next 16. */
+INLINE void pairs_of(__m512i *first, __m512i *second, const uint16_t *even,
+                     const uint16_t *odd, uint32_t n)
+{
+    const __m512i below =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
+                         39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i above = _mm512_add_epi16(below, _mm512_set1_epi16(16));
+    const __mmask32 mask = n >= 32 ? UINT32_MAX : (1u << n) - 1u;
+    const __m512i a = _mm512_maskz_loadu_epi16(mask, even);
+    const __m512i b = _mm512_maskz_loadu_epi16(mask, odd);
+
+    *first = _mm512_permutex2var_epi16(a, below, b);
+    *second = _mm512_permutex2var_epi16(a, above, b);
+}
+
+INLINE void value_pairs(const uint32_t n_blocks, __m512i *x,
+                        const struct attn_tile *tile, uint32_t slot, uint32_t at,
+                        uint32_t head_dim)
+{
+    const uint16_t *even = (const uint16_t *)tile->v[slot] + at;
+    const uint16_t *odd = (const uint16_t *)tile->v[slot + 1] + at;
+
+    UNROLLED
+    for (uint32_t j = 0; j < n_blocks; j += 2) {
+        const uint32_t d = j * VEC_LANES;
+        const uint32_t left = head_dim - at;
+        __m512i none;
+        pairs_of(&x[j], n_blocks > 1 ? &x[j + 1] : &none, even + d, odd + d,
+                 n_blocks > 1        ? 2 * VEC_LANES
+                 : left >= VEC_LANES ? VEC_LANES
+                                     : left);
+    }
+}
+
 /* Pairs of slots: blocks of 16 columns x slots / 2. */
 static void pack_v_bf16(void *dst, const struct attn_tile *tile, uint32_t begin,
                         uint32_t end, uint32_t v_slots, const struct attn_shape *shape)
 {
     const size_t block = (size_t)v_slots * VEC_LANES / 2;
-    const __m512i below =
-        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
-                         39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-    const __m512i above = _mm512_add_epi16(below, _mm512_set1_epi16(16));
-
     const uint32_t head_dim = shape->head_dim_v;
-    const ptrdiff_t ahead = tile->v_ahead;
 
     for (uint32_t slot = begin; slot < end; slot += 2) {
         const uint16_t *even = tile->v[slot];
         const uint16_t *odd = tile->v[slot + 1];
         uint32_t *to = (uint32_t *)dst + (size_t)(slot - begin) / 2 * VEC_LANES;
-        uint32_t d = 0;
-        fetch(even, ahead, 2 * head_dim);
-        fetch(odd, ahead, 2 * head_dim);
-        for (; d + 2 * VEC_LANES <= head_dim; d += 2 * VEC_LANES) {
-            const __m512i a = _mm512_loadu_si512(even + d);
-            const __m512i b = _mm512_loadu_si512(odd + d);
-            _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, below, b));
-            _mm512_storeu_si512(to + block, _mm512_permutex2var_epi16(a, above, b));
+        fetch(even, tile->v_ahead, 2 * head_dim);
+        fetch(odd, tile->v_ahead, 2 * head_dim);
+        for (uint32_t d = 0; d < head_dim; d += 2 * VEC_LANES) {
+            const uint32_t left = head_dim - d;
+            __m512i first;
+            __m512i second;
+            pairs_of(&first, &second, even + d, odd + d,
+                     left < 2 * VEC_LANES ? left : 2 * VEC_LANES);
+            _mm512_storeu_si512(to, first);
+            if (left > VEC_LANES)
+                _mm512_storeu_si512(to + block, second);
             to += 2 * block;
         }
-        if (d == head_dim)
-            continue;
-        const __mmask32 mask = (1u << (head_dim - d)) - 1u;
-        const __m512i a = _mm512_maskz_loadu_epi16(mask, even + d);
-        const __m512i b = _mm512_maskz_loadu_epi16(mask, odd + d);
-        _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, below, b));
-        if (head_dim - d > VEC_LANES)
-            _mm512_storeu_si512(to + block, _mm512_permutex2var_epi16(a, above, b));
     }
 }
 
@@ -191,6 +248,16 @@ static void score(float *to, const struct attn_queries *queries, const uint32_t 
     }
 }
 
+static bool score_few(float *to, const struct attn_queries *queries,
+                      const struct attn_tile *tile, const struct attn_span *span,
+                      const struct attn_shape *shape)
+{
+    if (tile->has_raw || shape->units % 8 != 0 || shape->head_dim_k % 2 != 0)
+        return false;
+    few_any(to, queries, tile, span, shape->units, 1, shape->kv_type);
+    return true;
+}
+
 void attn_avx512_bf16(const struct kvw_attn_args *args)
 {
     static const struct attn_micro micro = {
@@ -205,6 +272,8 @@ void attn_avx512_bf16(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .score_few = score_few,
+        .value_few = value_few,
         .settle = settle,
         .join = join,
     };

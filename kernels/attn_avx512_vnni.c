@@ -6,8 +6,37 @@
  * sums begin at -128 times the sum of the query. Values: int8 is exact in bf16, so
  * weights, times the scale of their row, and values are multiplied as attn_bf16.h does.
  */
+#define V_BYTES 1u /* of an element of a row */
+
 #include "kernels/attn_bf16.h"
 #include "kernels/variants.h"
+
+/* For attn_few.h. */
+typedef __m512i few_sum;
+
+INLINE few_sum few_first(const struct attn_queries *queries, uint32_t row)
+{
+    return _mm512_set1_epi32(-128 * queries->sum[row]);
+}
+
+INLINE vec few_column(vec column, uint32_t part, uint32_t type)
+{
+    (void)part;
+    (void)type;
+    return _mm512_xor_ps(column, _mm512_castsi512_ps(_mm512_set1_epi8(INT8_MIN)));
+}
+
+INLINE few_sum few_add(few_sum sum, const uint32_t *q, vec column)
+{
+    return _mm512_dpbusd_epi32(sum, _mm512_castps_si512(column), pair_set(q));
+}
+
+INLINE vec few_score(few_sum sum, const struct attn_queries *queries, uint32_t row)
+{
+    return vec_mul(_mm512_cvtepi32_ps(sum), vec_set(queries->scale[row]));
+}
+
+#include "kernels/attn_few.h"
 
 /* Four elements of a key to a unit: units x 16 slots. */
 static void pack_k_i8(uint32_t *dst, const struct attn_tile *tile, uint32_t slot,
@@ -22,9 +51,9 @@ static void pack_k_i8(uint32_t *dst, const struct attn_tile *tile, uint32_t slot
 
     for (uint32_t i = 0; i < VEC_LANES; i++)
         fetch(key[i], tile->k_ahead, head_dim);
-    for (; d + 4 * VEC_LANES <= head_dim; d += 4 * VEC_LANES) {
+    for (; d + 32 <= head_dim; d += 32) {
         vec_load_columns(r, key, d);
-        for (uint32_t u = 0; u < VEC_LANES; u++)
+        for (uint32_t u = 0; u < 8; u++)
             vec_store(&to[(size_t)(d / 4 + u) * VEC_LANES], _mm512_xor_ps(r[u], flip));
     }
     if (d == head_dim)
@@ -45,6 +74,22 @@ INLINE __m512i values_paired(const int8_t *even, const int8_t *odd, uint32_t n)
     const __m512i high = _mm512_castps_si512(vec_load_i8_n(odd, n));
 
     return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(low, 16), high);
+}
+
+INLINE void value_pairs(const uint32_t n_blocks, __m512i *x,
+                        const struct attn_tile *tile, uint32_t slot, uint32_t at,
+                        uint32_t head_dim)
+{
+    const int8_t *even = (const int8_t *)tile->v[slot] + at;
+    const int8_t *odd = (const int8_t *)tile->v[slot + 1] + at;
+    const uint32_t left = head_dim - at;
+
+    UNROLLED
+    for (uint32_t j = 0; j < n_blocks; j++) {
+        const uint32_t d = j * VEC_LANES;
+        x[j] = values_paired(even + d, odd + d,
+                             n_blocks > 1 || left >= VEC_LANES ? VEC_LANES : left);
+    }
 }
 
 /* Pairs of slots: blocks of 16 columns x slots / 2. */
@@ -187,6 +232,16 @@ static void score(float *to, const struct attn_queries *queries, const uint32_t 
     }
 }
 
+static bool score_few(float *to, const struct attn_queries *queries,
+                      const struct attn_tile *tile, const struct attn_span *span,
+                      const struct attn_shape *shape)
+{
+    if (tile->has_raw || shape->units % 8 != 0 || shape->head_dim_k % 4 != 0)
+        return false;
+    few_any(to, queries, tile, span, shape->units, 1, KVW_NUM_I8);
+    return true;
+}
+
 static bool has_raw_keys(const struct kvw_attn_args *args)
 {
     for (uint32_t i = 0; i < args->n_pieces; i++) {
@@ -210,6 +265,8 @@ void attn_avx512_vnni(const struct kvw_attn_args *args)
         .score = score,
         .weigh = weigh,
         .value = value,
+        .score_few = score_few,
+        .value_few = value_few,
         .settle = settle,
         .join = join,
     };

@@ -25,6 +25,12 @@ static inline void weight_store(void *weight, uint32_t at, vec a, vec b)
 
 #define FULL_ROWS 12u
 
+/* Pairs of the rows of two slots, columns [at, at + n_blocks * VEC_LANES), as far as they
+ * are there. By the file that includes this. */
+INLINE void value_pairs(const uint32_t n_blocks, __m512i *x,
+                        const struct attn_tile *tile, uint32_t slot, uint32_t at,
+                        uint32_t head_dim);
+
 static uint32_t rows_for(uint32_t n)
 {
     static const uint8_t rows[FULL_ROWS + 1] = {1, 1, 2,  4,  4,  6, 6,
@@ -90,7 +96,8 @@ static __attribute__((noinline)) void value_again(const struct attn_value *w,
 
 /* n_rows x n_blocks * VEC_LANES sums. */
 INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
-                       const struct attn_value *w, uint32_t at)
+                       const struct attn_value *w, uint32_t at, const bool is_packed,
+                       struct fetcher *next)
 {
     const size_t block = (size_t)w->v_slots * VEC_LANES / 2;
     const uint32_t *first = (const uint32_t *)w->v + at / VEC_LANES * block;
@@ -117,9 +124,14 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
     }
     for (uint32_t slot = w->begin; slot < w->end; slot += 2) {
         __m512i x[4];
-        UNROLLED
-        for (uint32_t j = 0; j < n_blocks; j++)
-            x[j] = _mm512_loadu_si512(v + j * block);
+        if (is_packed) {
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                x[j] = _mm512_loadu_si512(v + j * block);
+        } else {
+            fetch_more(next, n_blocks * V_BYTES / 2);
+            value_pairs(n_blocks, x, w->tile, slot, at, w->shape->head_dim_v);
+        }
         UNROLLED
         for (uint32_t i = 0; i < n_rows; i++) {
             const __m512i p = pair_set(&weight[i * ATTN_PITCH]);
@@ -157,19 +169,23 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
     }
 }
 
-INLINE void value_rows(const uint32_t n_rows, const struct attn_value *w)
+INLINE void value_rows(const uint32_t n_rows, const struct attn_value *w,
+                       const bool is_packed)
 {
-    const uint32_t n = w->shape->v_pitch;
+    const uint32_t n = is_packed ? w->shape->v_pitch : w->shape->head_dim_v;
+    struct fetcher next = {.row = &w->tile->v[w->begin],
+                           .ahead = w->tile->v_ahead,
+                           .n_bytes = V_BYTES * w->shape->head_dim_v};
     uint32_t at = 0;
 
     if (4 * n_rows <= 2 * FULL_ROWS) {
         for (; at + 4 * VEC_LANES <= n; at += 4 * VEC_LANES)
-            value_part(n_rows, 4, w, at);
+            value_part(n_rows, 4, w, at, is_packed, &next);
     }
     for (; at + 2 * VEC_LANES <= n; at += 2 * VEC_LANES)
-        value_part(n_rows, 2, w, at);
-    if (at < n)
-        value_part(n_rows, 1, w, at);
+        value_part(n_rows, 2, w, at, is_packed, &next);
+    for (; at < n; at += VEC_LANES)
+        value_part(n_rows, 1, w, at, is_packed, &next);
 }
 
 static bool settle(const struct attn_value *w)
@@ -188,28 +204,38 @@ static bool settle(const struct attn_value *w)
     return true;
 }
 
-static void value(const struct attn_value *w)
+INLINE void value_any(const struct attn_value *w, const bool is_packed)
 {
     switch (w->n_rows) {
     case 1:
-        value_rows(1, w);
+        value_rows(1, w, is_packed);
         break;
     case 2:
-        value_rows(2, w);
+        value_rows(2, w, is_packed);
         break;
     case 4:
-        value_rows(4, w);
+        value_rows(4, w, is_packed);
         break;
     case 6:
-        value_rows(6, w);
+        value_rows(6, w, is_packed);
         break;
     case 8:
-        value_rows(8, w);
+        value_rows(8, w, is_packed);
         break;
     default:
-        value_rows(12, w);
+        value_rows(12, w, is_packed);
         break;
     }
+}
+
+static void value(const struct attn_value *w)
+{
+    value_any(w, true);
+}
+
+static void value_few(const struct attn_value *w)
+{
+    value_any(w, false);
 }
 
 #endif /* __AVX512BF16__ */

@@ -25,6 +25,42 @@ static inline void weight_store(void *weight, uint32_t at, vec a, vec b)
 
 #include "kernels/attn_soft.h"
 
+/* For attn_few.h: a column of floats, or two of narrower numbers. */
+typedef vec few_sum;
+
+INLINE few_sum few_first(const struct attn_queries *queries, uint32_t row)
+{
+    (void)queries;
+    (void)row;
+    return vec_zero();
+}
+
+INLINE vec few_column(vec column, const uint32_t part, const uint32_t type)
+{
+    if (type == KVW_NUM_F32)
+        return column;
+    if (type == KVW_NUM_F16)
+        return part == 0 ? vec_low_f16(column) : vec_high_f16(column);
+    return part == 0 ? vec_low_bf16(column) : vec_high_bf16(column);
+}
+
+INLINE few_sum few_add(few_sum sum, const uint32_t *q, vec column)
+{
+    float x;
+
+    memcpy(&x, q, sizeof(x));
+    return vec_fma(vec_set(x), column, sum);
+}
+
+INLINE vec few_score(few_sum sum, const struct attn_queries *queries, uint32_t row)
+{
+    (void)queries;
+    (void)row;
+    return sum;
+}
+
+#include "kernels/attn_few.h"
+
 /* Elements [d, d + VEC_LANES) of VEC_LANES keys, or fewer where the head ends. */
 INLINE_PACK void pack_k_some(float *dst, const void *const *key, uint32_t type,
                              uint32_t d, uint32_t n)
@@ -40,21 +76,21 @@ INLINE_PACK void pack_k_some(float *dst, const void *const *key, uint32_t type,
 
 INLINE_PACK void pack_k_f32(float *dst, const void *const *key, uint32_t d)
 {
-    vec r[VEC_LANES];
+    vec r[8];
 
     vec_load_columns(r, key, d * sizeof(float));
-    for (uint32_t i = 0; i < VEC_LANES; i++)
+    for (uint32_t i = 0; i < 8; i++)
         vec_store(&dst[(size_t)(d + i) * VEC_LANES], r[i]);
 }
 
-/* 2 * VEC_LANES elements of 16 bits. */
+/* 16 elements of 16 bits. */
 INLINE_PACK void pack_k_pairs(float *dst, const void *const *key, uint32_t type,
                               uint32_t d)
 {
-    vec r[VEC_LANES];
+    vec r[8];
 
     vec_load_columns(r, key, d * sizeof(uint16_t));
-    for (uint32_t i = 0; i < VEC_LANES; i++) {
+    for (uint32_t i = 0; i < 8; i++) {
         float *to = &dst[(size_t)(d + 2 * i) * VEC_LANES];
         const bool is_f16 = type == KVW_NUM_F16;
         vec_store(to, is_f16 ? vec_low_f16(r[i]) : vec_low_bf16(r[i]));
@@ -69,11 +105,9 @@ INLINE_PACK void pack_k_from(float *dst, const void *const *key, uint32_t type,
 
     for (uint32_t i = 0; i < VEC_LANES && ahead != 0; i++)
         fetch(key[i], ahead, bytes_of(type, head_dim));
-    for (; type == KVW_NUM_F32 && d + VEC_LANES <= head_dim; d += VEC_LANES)
+    for (; type == KVW_NUM_F32 && d + 8 <= head_dim; d += 8)
         pack_k_f32(dst, key, d);
-    for (;
-         (type == KVW_NUM_F16 || type == KVW_NUM_BF16) && d + 2 * VEC_LANES <= head_dim;
-         d += 2 * VEC_LANES)
+    for (; (type == KVW_NUM_F16 || type == KVW_NUM_BF16) && d + 16 <= head_dim; d += 16)
         pack_k_pairs(dst, key, type, d);
     for (; d + VEC_LANES <= head_dim; d += VEC_LANES)
         pack_k_some(dst, key, type, d, VEC_LANES);
@@ -251,13 +285,31 @@ static __attribute__((noinline)) void value_again(const struct attn_value *w,
     }
 }
 
-/* n_rows x n_blocks * VEC_LANES sums. */
+#define PACKED UINT32_MAX
+
+/* Elements [at, at + n_blocks * VEC_LANES) of a row, of which `left` are there. */
+INLINE void values_of(const uint32_t n_blocks, vec *x, const struct attn_tile *tile,
+                      uint32_t slot, uint32_t at, uint32_t left, const uint32_t type)
+{
+    const void *row = tile->v[slot];
+
+    UNROLLED
+    for (uint32_t j = 0; j < n_blocks; j++) {
+        const uint32_t n = left - j * VEC_LANES;
+        x[j] = load_any(row, type, at + j * VEC_LANES,
+                        n_blocks > 1 || n >= VEC_LANES ? VEC_LANES : n);
+    }
+}
+
+/* n_rows x n_blocks * VEC_LANES sums. source: PACKED, or the type of the rows. */
 INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
-                       const struct attn_value *w, uint32_t at)
+                       const struct attn_value *w, uint32_t at, const uint32_t source,
+                       struct fetcher *next)
 {
     const size_t block = (size_t)w->v_slots * VEC_LANES;
     const float *first = (const float *)w->v + at / VEC_LANES * block;
     const float *v = first;
+    const uint32_t left = w->shape->head_dim_v - at;
     const float *weight = (const float *)w->weight + w->begin;
     vec acc[FULL_ROWS][4];
     float *partial = w->partial + at;
@@ -280,9 +332,14 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
     }
     for (uint32_t slot = w->begin; slot < w->end; slot++) {
         vec x[4];
-        UNROLLED
-        for (uint32_t j = 0; j < n_blocks; j++)
-            x[j] = vec_load(v + j * block);
+        if (source == PACKED) {
+            UNROLLED
+            for (uint32_t j = 0; j < n_blocks; j++)
+                x[j] = vec_load(v + j * block);
+        } else {
+            fetch_more(next, bytes_of(source, n_blocks * VEC_LANES) / 64);
+            values_of(n_blocks, x, w->tile, slot, at, left, source);
+        }
         UNROLLED
         for (uint32_t i = 0; i < n_rows; i++) {
             const vec p = vec_set(weight[i * ATTN_PITCH]);
@@ -320,19 +377,24 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
     }
 }
 
-INLINE void value_rows(const uint32_t n_rows, const struct attn_value *w)
+INLINE void value_rows(const uint32_t n_rows, const struct attn_value *w,
+                       const uint32_t source)
 {
-    const uint32_t n = w->shape->v_pitch;
+    const uint32_t n = source == PACKED ? w->shape->v_pitch : w->shape->head_dim_v;
+    struct fetcher next = {.row = &w->tile->v[w->begin],
+                           .ahead = w->tile->v_ahead,
+                           .n_bytes =
+                               bytes_of(w->shape->kv_type, w->shape->head_dim_v)};
     uint32_t at = 0;
 
     if (4 * n_rows <= 2 * FULL_ROWS) {
         for (; at + 4 * VEC_LANES <= n; at += 4 * VEC_LANES)
-            value_part(n_rows, 4, w, at);
+            value_part(n_rows, 4, w, at, source, &next);
     }
     for (; at + 2 * VEC_LANES <= n; at += 2 * VEC_LANES)
-        value_part(n_rows, 2, w, at);
-    if (at < n)
-        value_part(n_rows, 1, w, at);
+        value_part(n_rows, 2, w, at, source, &next);
+    for (; at < n; at += VEC_LANES)
+        value_part(n_rows, 1, w, at, source, &next);
 }
 
 static bool settle(const struct attn_value *w)

@@ -227,16 +227,20 @@ struct job {
     uint32_t end;
 };
 
-static void score_slots(struct block *b, const struct job *j, uint32_t begin,
-                        uint32_t end)
+static struct attn_queries queries_of(struct block *b, uint32_t row)
+{
+    return (struct attn_queries){.q = queries_at(b, row),
+                                 .scale = &b->q_scale[row],
+                                 .sum = &b->q_sum[row],
+                                 .n_rows = rows_at(b, row)};
+}
+
+static void score_slots(struct block *b, const struct attn_queries *queries,
+                        uint32_t begin, uint32_t end)
 {
     const struct frame *f = b->frame;
-    const struct attn_queries queries = {.q = queries_at(b, j->row),
-                                         .scale = &b->q_scale[j->row],
-                                         .sum = &b->q_sum[j->row],
-                                         .n_rows = rows_at(b, j->row)};
 
-    f->micro->score(b->score + begin, &queries, b->kv, (end - begin) / f->micro->lanes,
+    f->micro->score(b->score + begin, queries, b->kv, (end - begin) / f->micro->lanes,
                     &f->shape);
 }
 
@@ -266,6 +270,7 @@ static void weigh_slots(struct block *b, const struct job *j, struct attn_value 
     f->micro->join(&b->max[j->row], &b->sum[j->row], &weigh, b->keep, b->take);
     *value = (struct attn_value){
         .weight = weigh.weight,
+        .tile = &b->tile,
         .v = b->kv + (size_t)f->shape.n_slots * f->shape.units,
         .sums = b->sums + (size_t)j->row * f->shape.v_pitch,
         .shape = &f->shape,
@@ -309,33 +314,56 @@ static void take_tile_by_rows(struct block *b, uint32_t begin, uint32_t end)
         struct attn_value value;
         if (!is_seen_by_some(b, row, n))
             continue;
-        score_slots(b, &job, begin, end);
+        const struct attn_queries queries = queries_of(b, row);
+        score_slots(b, &queries, begin, end);
         weigh_slots(b, &job, &value);
         b->frame->micro->value(&value);
     }
 }
 
-/* One micro-tile: a few slots at a time are packed and used while they lie in the L1
- * cache, and while rows behind them come from memory. */
+/* Slots whose values are read once for each few columns: 16 KiB stay in the L1 cache. */
+static uint32_t slots_at_once(const struct attn_shape *shape)
+{
+    const uint32_t bytes = shape->kv_type == KVW_NUM_F32  ? 4
+                           : shape->kv_type == KVW_NUM_I8 ? 1
+                                                          : 2;
+    const uint32_t n = 16384 / (bytes * shape->head_dim_v) / 32 * 32;
+
+    return n > 32 ? n : 32;
+}
+
+static void score_few(struct block *b, uint32_t begin, uint32_t end)
+{
+    const struct frame *f = b->frame;
+    const struct attn_queries queries = queries_of(b, 0);
+
+    if (f->micro->score_few != NULL &&
+        f->micro->score_few(b->score, &queries, &b->tile,
+                            &(struct attn_span){begin, end}, &f->shape))
+        return;
+    for (uint32_t slot = begin; slot < end; slot += 32) {
+        pack_keys(b, slot, slot + 32);
+        score_slots(b, &queries, slot, slot + 32);
+    }
+}
+
+/* One micro-tile: rows are read where they are, or a few at a time are packed and used
+ * while they lie in the L1 cache. */
 static void take_tile_by_slots(struct block *b, uint32_t begin, uint32_t end)
 {
     const struct job job = {.row = 0, .n = b->n, .begin = begin, .end = end};
     const struct attn_micro *micro = b->frame->micro;
+    const uint32_t step = slots_at_once(&b->frame->shape);
     struct attn_value value;
 
-    for (uint32_t slot = begin; slot < end; slot += 32) {
-        pack_keys(b, slot, slot + 32);
-        score_slots(b, &job, slot, slot + 32);
-    }
+    score_few(b, begin, end);
     weigh_slots(b, &job, &value);
     value.is_split = true;
-    value.v_slots = 32 + 2;
-    for (uint32_t slot = begin; slot < end; slot += 32) {
-        pack_values(b, slot, slot + 32);
+    for (uint32_t slot = begin; slot < end; slot += step) {
         value.begin = slot;
-        value.end = slot + 32;
+        value.end = end - slot < step ? end : slot + step;
         value.is_first = slot == begin;
-        micro->value(&value);
+        micro->value_few(&value);
     }
     if (micro->settle(&value))
         return;

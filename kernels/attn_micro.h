@@ -74,9 +74,16 @@ struct attn_weigh {
     float sum[16]; /* [out] sum of 2^(score - max) */
 };
 
+/* Slots of a tile, multiples of 32. */
+struct attn_span {
+    uint32_t begin;
+    uint32_t end;
+};
+
 /* Weights and values to multiply: sums = sums * keep + products * take. */
 struct attn_value {
     const void *weight;
+    const struct attn_tile *tile;
     const void *v; /* packed slots [begin, end) */
     float *sums;   /* [n_rows] of shape->v_pitch */
     const struct attn_shape *shape;
@@ -128,6 +135,13 @@ struct attn_micro {
 
     void (*weigh)(struct attn_weigh *weigh);
     void (*value)(const struct attn_value *value);
+
+    /* The same straight from the rows: for few queries, whose work would be less than
+     * packing. false, and nothing done, where rows must be packed; NULL: always. */
+    bool (*score_few)(float *score, const struct attn_queries *queries,
+                      const struct attn_tile *tile, const struct attn_span *span,
+                      const struct attn_shape *shape);
+    void (*value_few)(const struct attn_value *value);
 
     /* What follows split calls: products are in partial. False, and nothing done, if one of
      * them is not finite; value must then be called for the whole tile. */

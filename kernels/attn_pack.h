@@ -91,6 +91,27 @@ INLINE_PACK void fetch(const void *row, ptrdiff_t ahead, uint32_t n_bytes)
         _mm_prefetch((const char *)(first + at), _MM_HINT_T0);
 }
 
+/* Rows to ask for while others are at work, in the order of their addresses. */
+struct fetcher {
+    const void *const *row; /* the next one's own is `ahead` bytes behind */
+    ptrdiff_t ahead;
+    uint32_t at; /* bytes of it that were asked for */
+    uint32_t n_bytes;
+};
+
+INLINE_PACK void fetch_more(struct fetcher *f, const uint32_t n_lines)
+{
+    for (uint32_t i = 0; i < n_lines; i++) {
+        _mm_prefetch((const char *)((uintptr_t)*f->row + (uintptr_t)f->ahead + f->at),
+                     _MM_HINT_T0);
+        f->at += 64;
+        if (f->at >= f->n_bytes) {
+            f->at = 0;
+            f->row++;
+        }
+    }
+}
+
 INLINE_PACK uint32_t bytes_of(uint32_t type, uint32_t n)
 {
     return type == KVW_NUM_F32 ? 4 * n : type == KVW_NUM_I8 ? n : 2 * n;

@@ -8,10 +8,9 @@
 #include "kernels/rows.h"
 
 #define LOG2_E 1.4426950408889634
-/* Rows to ask for before they are read: about 4 KiB, what memory delivers until it answers,
- * but not those that are packed at the same time. */
-#define AHEAD 16
-#define AHEAD_I8 32
+/* Rows to ask for before they are read: more would not stay in the L1 cache, and fewer are
+ * those that are read at the same time. */
+#define AHEAD 32
 
 /* What slots without a row read as: a row of any type. */
 static const float zeros[KVW_HEAD_DIM_MAX];
@@ -86,6 +85,18 @@ static void bits_set(uint64_t words[ATTN_WORDS], uint32_t begin, uint32_t end)
     }
 }
 
+static void fill_some(float *to, const char *from, ptrdiff_t stride, uint32_t n)
+{
+    if (stride == sizeof(*to)) {
+        memcpy(to, from, n * sizeof(*to));
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        to[i] = *(const float *)(const void *)from;
+        from += stride;
+    }
+}
+
 static void fill_scales(struct attn_tile *tile, uint32_t slot, uint32_t n,
                         const struct kvw_attn_piece *p, uint64_t row, uint32_t kv_head)
 {
@@ -94,12 +105,8 @@ static void fill_scales(struct attn_tile *tile, uint32_t slot, uint32_t n,
     const char *v = row_in(p->v_scales, row, p->v_scales_row_stride, kv_head,
                            p->v_scales_head_stride);
 
-    for (uint32_t i = 0; i < n; i++) {
-        tile->k_scale[slot + i] = *(const float *)(const void *)k;
-        tile->v_scale[slot + i] = *(const float *)(const void *)v;
-        k += p->k_scales_row_stride;
-        v += p->v_scales_row_stride;
-    }
+    fill_some(&tile->k_scale[slot], k, p->k_scales_row_stride, n);
+    fill_some(&tile->v_scale[slot], v, p->v_scales_row_stride, n);
 }
 
 /* Slots without their own bias or position have none, from the first time one has. */
@@ -125,7 +132,6 @@ static void fill_extras(struct attn_tile *tile, uint32_t slot, uint32_t n,
 static void fill_rows(struct attn_tile *tile, uint32_t slot, uint32_t n,
                       const struct kvw_attn_piece *p, uint64_t row, uint32_t kv_head)
 {
-    const ptrdiff_t ahead = p->k_scales != NULL ? AHEAD_I8 : AHEAD;
     const char *k = row_in(p->k, row, p->k_row_stride, kv_head, p->k_head_stride);
     const char *v = row_in(p->v, row, p->v_row_stride, kv_head, p->v_head_stride);
 
@@ -133,8 +139,8 @@ static void fill_rows(struct attn_tile *tile, uint32_t slot, uint32_t n,
         tile->k[slot + i] = k + (ptrdiff_t)i * p->k_row_stride;
         tile->v[slot + i] = v + (ptrdiff_t)i * p->v_row_stride;
     }
-    tile->k_ahead = ahead * p->k_row_stride;
-    tile->v_ahead = ahead * p->v_row_stride;
+    tile->k_ahead = AHEAD * p->k_row_stride;
+    tile->v_ahead = AHEAD * p->v_row_stride;
     bits_set(tile->filled, slot, slot + n);
     if (slot < tile->begin)
         tile->begin = slot;

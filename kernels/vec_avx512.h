@@ -198,31 +198,35 @@ static inline void vec_transpose(vec r[16])
     }
 }
 
-/* r[j] = 32-bit element j, from at_bytes on, of each row: half of the work of
+/* r[j] = 32-bit element j, from at_bytes on, of each row: a part of the work of
  * vec_transpose() is left to loads. */
-static inline void vec_load_columns(vec r[16], const void *const *rows, size_t at_bytes)
+static inline void vec_load_columns(vec r[8], const void *const *rows, size_t at_bytes)
 {
-    for (int c = 0; c < 16; c += 4) {
-        vec a[4];
-        for (int j = 0; j < 4; j++) {
-            const size_t at = at_bytes + 4 * (size_t)c;
-            const float *x0 = (const void *)((const char *)rows[j] + at);
-            const float *x1 = (const void *)((const char *)rows[j + 4] + at);
-            const float *x2 = (const void *)((const char *)rows[j + 8] + at);
-            const float *x3 = (const void *)((const char *)rows[j + 12] + at);
-            vec x = _mm512_castps128_ps512(_mm_loadu_ps(x0));
-            x = _mm512_mask_broadcast_f32x4(x, 0x00f0, _mm_loadu_ps(x1));
-            x = _mm512_mask_broadcast_f32x4(x, 0x0f00, _mm_loadu_ps(x2));
-            a[j] = _mm512_mask_broadcast_f32x4(x, 0xf000, _mm_loadu_ps(x3));
-        }
-        const __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(a[0], a[1]));
-        const __m512d hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(a[0], a[1]));
-        const __m512d lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(a[2], a[3]));
-        const __m512d hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(a[2], a[3]));
-        r[c] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23));
-        r[c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23));
-        r[c + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23));
-        r[c + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23));
+    vec a[8];
+    vec b[8];
+
+    /* a[j], a[j + 4]: rows j and j + 4, j + 8 and j + 12. */
+    for (int j = 0; j < 8; j++) {
+        const int first = j < 4 ? j : j + 4;
+        const float *x0 = (const void *)((const char *)rows[first] + at_bytes);
+        const float *x1 = (const void *)((const char *)rows[first + 4] + at_bytes);
+        a[j] = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(x0)),
+                                  _mm256_loadu_ps(x1), 1);
+    }
+    /* b[c], b[c + 4]: columns c and c + 4 of rows 0 to 7, 8 to 15. */
+    for (int j = 0; j < 8; j += 4) {
+        const __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(a[j], a[j + 1]));
+        const __m512d hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(a[j], a[j + 1]));
+        const __m512d lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(a[j + 2], a[j + 3]));
+        const __m512d hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(a[j + 2], a[j + 3]));
+        b[j] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23));
+        b[j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23));
+        b[j + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23));
+        b[j + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23));
+    }
+    for (int c = 0; c < 4; c++) {
+        r[c] = _mm512_shuffle_f32x4(b[c], b[c + 4], 0x88);
+        r[c + 4] = _mm512_shuffle_f32x4(b[c], b[c + 4], 0xdd);
     }
 }
 
@@ -238,16 +242,24 @@ static inline vec vec_high_bf16(vec pairs)
                                                 _mm512_set1_epi32((int)0xffff0000u)));
 }
 
+/* Sixteen lower ones, then sixteen upper ones. */
+static inline __m512i vec_parted(vec pairs)
+{
+    const __m512i index =
+        _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30,
+                         28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+
+    return _mm512_permutexvar_epi16(index, _mm512_castps_si512(pairs));
+}
+
 static inline vec vec_low_f16(vec pairs)
 {
-    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(pairs)));
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(vec_parted(pairs)));
 }
 
 static inline vec vec_high_f16(vec pairs)
 {
-    const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(pairs), 16);
-
-    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(high));
+    return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(vec_parted(pairs), 1));
 }
 
 static inline void vec_store_f16_n(uint16_t *p, vec x, uint32_t n)
