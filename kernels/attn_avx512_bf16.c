@@ -152,21 +152,37 @@ static void pack_v_bf16(void *dst, const struct attn_tile *tile, uint32_t begin,
     }
 }
 
+/* A query times factor, rounded to f32 and then to bf16. */
+static void query_bf16(uint16_t *to, const float *row, uint32_t n, double factor)
+{
+    const __m512d f = _mm512_set1_pd(factor);
+
+    for (uint32_t d = 0; d < n; d += VEC_LANES) {
+        const uint32_t n_here = lanes_at(d, n);
+        const vec x = vec_load_n(&row[d], n_here);
+        const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
+        const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
+        const vec scaled = _mm512_insertf32x8(
+            _mm512_castps256_ps512(_mm512_cvtpd_ps(_mm512_mul_pd(low, f))),
+            _mm512_cvtpd_ps(_mm512_mul_pd(high, f)), 1);
+        vec_store_bf16_n(&to[d], scaled, n_here);
+    }
+}
+
 static void pack_q_bf16(uint32_t *dst, const float *const *rows, uint32_t n,
                         uint32_t n_rows, const struct attn_shape *shape, double factor,
                         float *scale, int32_t *sum)
 {
-    uint16_t *to = (uint16_t *)(void *)dst;
+    uint16_t row[KVW_HEAD_DIM_MAX + 2];
 
     (void)scale;
     (void)sum;
     for (uint32_t i = 0; i < n_rows; i++) {
-        for (uint32_t d = 0; d < 2 * shape->units; d++) {
-            float x = 0;
-            if (i < n && d < shape->head_dim_k)
-                x = (float)((double)rows[i][d] * factor);
-            to[((size_t)(d / 2) * n_rows + i) * 2 + d % 2] = bf16_from_f32(x);
-        }
+        memset(row, 0, (size_t)shape->units * sizeof(*dst));
+        if (i < n)
+            query_bf16(row, rows[i], shape->head_dim_k, factor);
+        for (uint32_t u = 0; u < shape->units; u++)
+            memcpy(&dst[(size_t)u * n_rows + i], &row[2 * u], sizeof(*dst));
     }
 }
 

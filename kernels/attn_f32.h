@@ -314,7 +314,7 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
     vec acc[FULL_ROWS][4];
     float *partial = w->partial + at;
     const uint32_t pitch = w->shape->v_pitch;
-    vec finite = vec_zero();
+    vec finite[2] = {vec_zero(), vec_zero()};
 
     UNROLLED
     for (uint32_t i = 0; i < n_rows; i++) {
@@ -363,9 +363,9 @@ INLINE void value_part(const uint32_t n_rows, const uint32_t n_blocks,
     for (uint32_t i = 0; i < n_rows; i++) {
         UNROLLED
         for (uint32_t j = 0; j < n_blocks; j++)
-            finite = vec_fma(acc[i][j], vec_zero(), finite);
+            finite[i % 2] = vec_fma(acc[i][j], vec_zero(), finite[i % 2]);
     }
-    if (__builtin_expect(vec_has_nan(finite), 0)) {
+    if (__builtin_expect(vec_has_nan(vec_add(finite[0], finite[1])), 0)) {
         value_again(w, first, n_rows, n_blocks, at);
         return;
     }

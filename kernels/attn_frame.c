@@ -324,9 +324,8 @@ static void take_tile_by_rows(struct block *b, uint32_t begin, uint32_t end)
 /* Slots whose values are read once for each few columns: 16 KiB stay in the L1 cache. */
 static uint32_t slots_at_once(const struct attn_shape *shape)
 {
-    const uint32_t bytes = shape->kv_type == KVW_NUM_F32  ? 4
-                           : shape->kv_type == KVW_NUM_I8 ? 1
-                                                          : 2;
+    const bool is_i8 = shape->kv_type == KVW_NUM_I8;
+    const uint32_t bytes = shape->kv_type == KVW_NUM_F32 ? 4 : is_i8 ? 1 : 2;
     const uint32_t n = 16384 / (bytes * shape->head_dim_v) / 32 * 32;
 
     return n > 32 ? n : 32;

@@ -32,8 +32,8 @@
  * Reproducible: a result depends on the values, on the variant and on the C library's
  * exp, log and tanh; not on how rows are cut into pieces, on the strides, on the number
  * of queries, heads or threads in the call, nor, with another mask than NONE, on rows
- * that the query does not see. So R ranks that each compute some of the
- * heads give, bit for bit, what one rank gives, if they run the same variant.
+ * that the query does not see. So R ranks that each compute some of the heads give, bit
+ * for bit, what one rank gives, if they run the same variant.
  */
 #ifndef KVWHEEL_KERNELS_H
 #define KVWHEEL_KERNELS_H
@@ -568,9 +568,8 @@ struct kvw_linear_variant {
 };
 
 /**
- * The table of an operation, and how many rows it has.
- *
- * Attention has a table per type of keys and values, conversion one per pair of types.
+ * The table of an operation, and how many rows it has. Attention has a table per type of
+ * keys and values, conversion one per pair of types.
  *
  * @param n_variants  [out] number of rows; 0 with a NULL return for unknown types.
  */
@@ -581,22 +580,17 @@ kvw_merge_variants(uint32_t *n_variants);
 KVW_KERNELS_API const struct kvw_rope_variant *kvw_rope_variants(uint32_t *n_variants);
 KVW_KERNELS_API const struct kvw_convert_variant *
 kvw_convert_variants(uint32_t src_type, uint32_t dst_type, uint32_t *n_variants);
-
 KVW_KERNELS_API const struct kvw_linear_variant *
 kvw_linear_variants(uint32_t *n_variants);
 
-/**
- * The row that a CPU with these KVW_CPU_ bits gets; NULL only for unknown types.
- *
- * With kvw_cpu_flags() it is the one that the public function uses.
- */
+/** The row that a CPU with these KVW_CPU_ bits gets; NULL only for unknown types. With
+ *  kvw_cpu_flags() it is the one that the public function uses. */
 KVW_KERNELS_API const struct kvw_attn_variant *kvw_attn_select(uint32_t kv_type,
                                                                uint32_t cpu_have);
 KVW_KERNELS_API const struct kvw_merge_variant *kvw_merge_select(uint32_t cpu_have);
 KVW_KERNELS_API const struct kvw_rope_variant *kvw_rope_select(uint32_t cpu_have);
 KVW_KERNELS_API const struct kvw_convert_variant *
 kvw_convert_select(uint32_t src_type, uint32_t dst_type, uint32_t cpu_have);
-
 KVW_KERNELS_API const struct kvw_linear_variant *kvw_linear_select(uint32_t cpu_have);
 
 #ifdef __cplusplus
