@@ -42,6 +42,7 @@ struct bench_options {
     uint64_t rounds;         /* of each comparison; 0: as many as fit into seconds */
     double seconds;          /* for each comparison */
     uint64_t seed;           /* of the order of variants */
+    bool is_full;            /* kernels: at full size */
     bool is_json;
     bool is_list;
     bool is_help;
@@ -68,6 +69,7 @@ struct bench_result {
     double max;
     double work;      /* of a call; 0: not said */
     const char *unit; /* of work in a nanosecond */
+    double share;     /* of what the machine can do at most; 0: not said */
     uint32_t n_ratios;
     struct bench_ratio ratio[BENCH_FLOORS_MAX];
 };

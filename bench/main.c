@@ -19,7 +19,8 @@
 static const struct bench_case cases[] = {
     {"local", "attach, update, view, step and wait on this node, each beside its floor",
      local_run},
-    {"kernels", "attention, beside as many operations in registers or reading the rows",
+    {"kernels",
+     "attention, beside the CPU's peak, reading the rows, oneDNN, OpenBLAS, torch",
      kernels_run},
     {"python", "update, get and release from Python, beside the same from C",
      python_run},
@@ -36,6 +37,7 @@ static const char help[] =
     "  --list           list the cases\n"
     "  --json           one JSON object instead of tables\n"
     "  --rounds N       rounds of each comparison (default: as many as fit)\n"
+    "  --full           kernels: a chunk at full size, which takes minutes\n"
     "  --seconds S      time for each comparison, at least 5 rounds (default: 1)\n"
     "  --seed N         of the order within a round (default: 1)\n"
     "  --socket PATH    the daemon's socket (default: the user's, started if absent)\n"
@@ -74,10 +76,11 @@ static int parse_seconds(const char *text, double *value)
 /* Options up to the first case; getopt says what is wrong, or we do. */
 static int parse_options(int argc, char **argv, struct bench_options *options)
 {
-    enum { LIST, JSON, ROUNDS, SECONDS, SEED, SOCKET, HELP };
+    enum { LIST, JSON, FULL, ROUNDS, SECONDS, SEED, SOCKET, HELP };
     static const struct option names[] = {
         {"list", no_argument, NULL, LIST},
         {"json", no_argument, NULL, JSON},
+        {"full", no_argument, NULL, FULL},
         {"rounds", required_argument, NULL, ROUNDS},
         {"seconds", required_argument, NULL, SECONDS},
         {"seed", required_argument, NULL, SEED},
@@ -96,6 +99,9 @@ static int parse_options(int argc, char **argv, struct bench_options *options)
             break;
         case JSON:
             options->is_json = true;
+            break;
+        case FULL:
+            options->is_full = true;
             break;
         case ROUNDS:
             error = parse_count(optarg, &options->rounds);

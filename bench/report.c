@@ -33,6 +33,8 @@ static void print_result(const struct bench_result *result)
     printf(" %8" PRIu64 " %6" PRIu64, result->n, result->n_calls);
     if (result->unit != NULL && result->p50 > 0)
         printf("  %7.1f %s,", result->work / result->p50, result->unit);
+    if (result->share > 0)
+        printf(" %.3f of %s,", result->share, result->ratio[0].to);
     for (uint32_t i = 0; i < result->n_ratios; i++)
         printf("%s %.3f x %s (%.3f..%.3f)", i == 0 ? " " : ",", result->ratio[i].median,
                result->ratio[i].to, result->ratio[i].low, result->ratio[i].high);
@@ -105,6 +107,8 @@ static json_t *json_of_result(const struct bench_result *result)
                                     json_real(result->work / result->p50)) ||
                 json_object_set_new(object, "rate_unit", json_string(result->unit));
 
+    if (error == 0 && result->share > 0)
+        error = json_object_set_new(object, "share", json_real(result->share));
     for (uint32_t i = 0; i < result->n_ratios && error == 0; i++)
         error = json_array_append_new(ratios, json_of_ratio(&result->ratio[i]));
     json_decref(first);

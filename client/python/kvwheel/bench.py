@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python side of `kvwheel-bench python` and `kvwheel-bench roll`, which starts it as
+"""The Python side of `kvwheel-bench`'s cases `python`, `roll` and `kernels`, which start it as
 
     python3 -m kvwheel.bench CASE NAME
 
@@ -7,6 +7,7 @@ and says on stdin which variant to run how often; each line of stdout is an answ
 `ready` and the variants' names, one a line, and an empty line; then for each order the
 nanoseconds of each sample. NAME is that of the cache to make."""
 
+import os
 import sys
 import time
 from typing import Any, Callable, Dict, List
@@ -24,6 +25,8 @@ Variant = Callable[[int], List[int]]
 
 
 def torch_or_none() -> Any:
+    # Its threads must not spin while others are measured.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         import torch
     except ImportError:
@@ -155,7 +158,58 @@ class Roll:
             self.cat[part] = self.torch.cat([self.cat[part][:, self.n :], new], 1)
 
 
-CASES: Dict[str, Any] = {"python": Calls, "roll": Roll}
+class Kernels:
+    """Case `kernels`: one query of 32 heads over 8 heads of 32768 rows in bf16, as torch's
+    matmul attends: the heads of a group folded into the rows of one matrix, or keys and
+    values expanded to all heads. A sample is one call."""
+
+    Q_HEADS, HEADS, ROWS, ELEMS = 32, 8, 32768, 128
+
+    def __init__(self, _name: str) -> None:
+        torch = self.torch = torch_or_none()
+        if torch is None:
+            return
+        self.q = torch.randn(self.Q_HEADS, 1, self.ELEMS).bfloat16()
+        self.k, self.v = (torch.randn(self.HEADS, self.ROWS, self.ELEMS).bfloat16()
+                          for _ in range(2))
+        self.scale = self.ELEMS ** -0.5
+
+    def variants(self) -> Dict[str, Variant]:
+        if self.torch is None:
+            return {}
+        return {f"torch, heads {how}, {threads} thread{'s'[:threads - 1]}":
+                self._timed(work, threads)
+                for how, work in (("folded", self.folded), ("expanded", self.expanded))
+                for threads in (1, 2)}
+
+    def _timed(self, work: Callable[[], Any], threads: int) -> Variant:
+        def run(n: int) -> List[int]:
+            took = []
+            self.torch.set_num_threads(threads)
+            with self.torch.no_grad():
+                for _ in range(n):
+                    begun = now()
+                    work()
+                    took.append(now() - begun)
+            return took
+        return run
+
+    def _attend(self, q: Any, k: Any, v: Any) -> Any:
+        scores = self.torch.matmul(q, k.transpose(1, 2)) * self.scale
+        return self.torch.matmul(self.torch.softmax(scores, -1), v)
+
+    def folded(self) -> Any:
+        return self._attend(self.q.view(self.HEADS, -1, self.ELEMS), self.k, self.v)
+
+    def expanded(self) -> Any:
+        def wide(rows: Any) -> Any:
+            n = self.Q_HEADS // self.HEADS
+            return rows[:, None].expand(-1, n, -1, -1).reshape(self.Q_HEADS, self.ROWS,
+                                                               self.ELEMS)
+        return self._attend(self.q, wide(self.k), wide(self.v))
+
+
+CASES: Dict[str, Any] = {"kernels": Kernels, "python": Calls, "roll": Roll}
 
 
 def main() -> None:
