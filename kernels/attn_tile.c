@@ -8,9 +8,10 @@
 #include "kernels/rows.h"
 
 #define LOG2_E 1.4426950408889634
-/* Rows to ask for before they are read: more would not stay in the L1 cache, and fewer are
- * those that are read at the same time. */
+/* Rows to ask for before they are read: fewer are those that are read at the same time, and
+ * more would not stay in the L1 cache. Rows of int8 are short: 8 KiB of them. */
 #define AHEAD 32
+#define AHEAD_I8 64
 
 /* What slots without a row read as: a row of any type. */
 static const float zeros[KVW_HEAD_DIM_MAX];
@@ -139,8 +140,9 @@ static void fill_rows(struct attn_tile *tile, uint32_t slot, uint32_t n,
         tile->k[slot + i] = k + (ptrdiff_t)i * p->k_row_stride;
         tile->v[slot + i] = v + (ptrdiff_t)i * p->v_row_stride;
     }
-    tile->k_ahead = AHEAD * p->k_row_stride;
-    tile->v_ahead = AHEAD * p->v_row_stride;
+    const ptrdiff_t ahead = p->k_scales != NULL ? AHEAD_I8 : AHEAD;
+    tile->k_ahead = ahead * p->k_row_stride;
+    tile->v_ahead = ahead * p->v_row_stride;
     bits_set(tile->filled, slot, slot + n);
     if (slot < tile->begin)
         tile->begin = slot;
