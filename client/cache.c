@@ -21,6 +21,7 @@
 #include "client/spec.h"
 #include "client/step.h"
 #include "client/wait.h"
+#include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 
 /* Everything else comes from the board: nothing is open, what was claimed and led to
@@ -223,6 +224,34 @@ void cache_free(struct kvw_cache *cache)
     free(cache);
 }
 
+/* From a multiple of 2 MiB on, so that a huge page of the segment is one entry in the page
+ * table here, too. */
+static void *map_aligned(int fd, int protection, uint64_t n_bytes)
+{
+    if (n_bytes < KVW_HUGE_PAGE)
+        return mmap(NULL, n_bytes, protection, MAP_SHARED, fd, 0);
+    const uint64_t n_reserved = n_bytes + KVW_HUGE_PAGE;
+    char *reserved = mmap(NULL, n_reserved, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED)
+        return MAP_FAILED;
+    const uint64_t lead =
+        (KVW_HUGE_PAGE - (uint64_t)(uintptr_t)reserved % KVW_HUGE_PAGE) % KVW_HUGE_PAGE;
+    void *mapped =
+        mmap(reserved + lead, n_bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (mapped == MAP_FAILED) {
+        const int error = errno;
+        (void)munmap(reserved, n_reserved);
+        errno = error;
+        return MAP_FAILED;
+    }
+    if (lead > 0)
+        (void)munmap(reserved, lead);
+    const uint64_t used = align_up(n_bytes, KVW_PAGE);
+    (void)munmap(reserved + lead + used, n_reserved - lead - used);
+    return mapped;
+}
+
 static int map_segment(int fd, bool is_writable, void **base, uint64_t *n_bytes)
 {
     struct stat status;
@@ -233,8 +262,7 @@ static int map_segment(int fd, bool is_writable, void **base, uint64_t *n_bytes)
         return -EINVAL;
     *n_bytes = (uint64_t)status.st_size;
     void *mapped =
-        mmap(NULL, *n_bytes, is_writable ? PROT_READ | PROT_WRITE : PROT_READ,
-             MAP_SHARED, fd, 0);
+        map_aligned(fd, is_writable ? PROT_READ | PROT_WRITE : PROT_READ, *n_bytes);
     if (mapped == MAP_FAILED)
         return -errno;
     *base = mapped;
@@ -299,7 +327,8 @@ int kvw_attach(struct kvw_client *client, const char *name, uint32_t rank,
                const struct kvw_attach_options *options, struct kvw_cache **out)
 {
     const struct kvw_attach_options defaults = KVW_ATTACH_OPTIONS_INIT;
-    struct kvw_message request = {.type = KVW_MESSAGE_ATTACH, .attach = {.rank = rank}};
+    struct kvw_message request = {.type = KVW_MESSAGE_ATTACH,
+                                  .attach = {.rank = rank, .node = outside_node()}};
     struct kvw_message answer;
     struct cache_segments segments = {0};
     struct kvw_cache *cache = NULL;

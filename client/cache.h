@@ -7,6 +7,7 @@
 #ifndef KVW_CLIENT_CACHE_H
 #define KVW_CLIENT_CACHE_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -54,6 +55,8 @@ struct mirror {
 struct kvw_cache {
     struct kvw_cache *next;    /* of the same client */
     struct kvw_client *client; /* NULL: mapped by a test, no daemon */
+    uint32_t node;             /* of this rank's part, as kvw_bind_self() was told */
+    cpu_set_t node_cpus;       /* ... and its CPUs; none = it was not asked */
     char name[KVW_NAME_MAX + 1];
     uint64_t cache_id;
     uint64_t attachment; /* id given by the daemon; 0: it does not know it any more */

@@ -40,6 +40,12 @@ static bool is_lost(int result)
     return result == -EPIPE || result == -ECONNRESET;
 }
 
+static bool has_progress(uint32_t request)
+{
+    return request == KVW_MESSAGE_CREATE || request == KVW_MESSAGE_MOVE ||
+           request == KVW_MESSAGE_NUMA;
+}
+
 /* Send once, with three segments or without (NULL), receive the answer, and progress
  * before it. The connection is closed where an answer could still come that nobody would
  * expect. */
@@ -58,8 +64,7 @@ static int exchange(struct kvw_client *client, struct kvw_message *request,
         if (result < 0)
             break;
         if (answer->request == request->request &&
-            answer->type == KVW_MESSAGE_PROGRESS &&
-            request->type == KVW_MESSAGE_CREATE) {
+            answer->type == KVW_MESSAGE_PROGRESS && has_progress(request->type)) {
             wire_fds_close(fds, 0);
             if (progress != NULL)
                 progress(context, answer->progress.done_bytes,

@@ -44,7 +44,7 @@ KVW_NODISCARD int client_open(const char *socket_path, bool may_start,
  * @param fds       [out] descriptors that came with it, owned by the caller; those
  * beyond n_fds are closed. NULL when none are expected.
  * @param n_fds     How many are expected; fewer is -EMFILE (our descriptor limit).
- * @param progress  For create; may be NULL.
+ * @param progress  For create, move and numa; may be NULL.
  * @return 0; the negative errno of a `refused` (text in kvw_last_error()); -EPIPE when
  * the daemon is gone and no other is found; -EPROTO; -ETIMEDOUT.
  */

@@ -9,6 +9,7 @@
 int kvw_create(struct kvw_client *client, const struct kvw_spec *spec,
                kvw_progress_fn *progress, void *context)
 {
+    struct kvw_placement_wish wish;
     struct kvw_geometry geometry;
     struct kvw_message request = {.type = KVW_MESSAGE_CREATE};
     struct kvw_message answer;
@@ -16,11 +17,14 @@ int kvw_create(struct kvw_client *client, const struct kvw_spec *spec,
     int result = spec_to_geometry(spec, &geometry);
     if (result < 0)
         return result;
+    spec_wish(spec, &wish);
     memcpy(request.create.name, spec->name, sizeof request.create.name);
     request.create.lifetime = spec->lifetime;
     request.create.ttl_seconds = spec->ttl_seconds;
     request.create.mode = spec->mode;
-    request.create.placement = spec->placement;
+    request.create.placement = wish.policy;
+    request.create.nodes = (const uint8_t *)wish.node;
+    request.create.nodes_bytes = wish.n_nodes * (uint32_t)sizeof wish.node[0];
     request.create.geometry = (const uint8_t *)&geometry;
     request.create.geometry_bytes = sizeof geometry;
     result = client_call(client, &request, &answer, NULL, 0, progress, context);

@@ -14,7 +14,6 @@
 
 #include "client/client.h"
 #include "proto/layout.h"
-#include "proto/partition.h"
 
 _Static_assert(KVW_SPEC_GROUPS_MAX == KVW_GROUPS_MAX, "spec: groups");
 _Static_assert(KVW_SPEC_PLANES_MAX == KVW_PLANES_MAX, "spec: planes");
@@ -40,6 +39,14 @@ _Static_assert((int)KVW_ROLL == (int)KVW_GEOMETRY_ROLL &&
                    (int)KVW_POSITIONS_ABSOLUTE == (int)KVW_GEOMETRY_ABSOLUTE &&
                    (int)KVW_POSITIONS_WINDOW == (int)KVW_GEOMETRY_WINDOW,
                "spec: the numbers of rules are those of the geometry");
+_Static_assert((int)KVW_PLACEMENT_MAP == (int)KVW_PLACE_MAP &&
+                   (int)KVW_PLACEMENT_FOLLOW == (int)KVW_PLACE_FOLLOW &&
+                   (int)KVW_PLACEMENT_INTERLEAVE == (int)KVW_PLACE_INTERLEAVE &&
+                   (int)KVW_PAGES_THP == (int)KVW_GEOMETRY_PAGES_THP &&
+                   (int)KVW_PAGES_2M == (int)KVW_GEOMETRY_PAGES_2M,
+               "spec: the numbers of placements and pages are those of proto");
+_Static_assert(sizeof(((struct kvw_spec *)0)->node) == 2 * KVW_RANKS_MAX,
+               "spec: nodes");
 
 /* Copy a name into a zeroed field; one that is too long is left out, so that no check
  * can mistake its beginning for it. */
@@ -172,9 +179,12 @@ static int check_rest(const struct kvw_spec *spec)
                     (unsigned long long)KVW_TTL_SECONDS_MAX, spec->ttl_seconds);
     if (spec->mode > 0777)
         return fail(-EINVAL, "spec: mode: need at most 0777, have 0%o", spec->mode);
-    if (spec->placement != KVW_PLACEMENT_SPREAD)
-        return fail(-EINVAL, "spec: placement: need %d (spread), have %u",
-                    KVW_PLACEMENT_SPREAD, spec->placement);
+    if (spec->placement > KVW_PLACEMENT_MAP)
+        return fail(-EINVAL, "spec: placement: need %d (spread) to %d (map), have %u",
+                    KVW_PLACEMENT_SPREAD, KVW_PLACEMENT_MAP, spec->placement);
+    if (spec->pages > KVW_PAGES_2M)
+        return fail(-EINVAL, "spec: pages: need %d (none) to %d (2M), have %u",
+                    KVW_PAGES_NONE, KVW_PAGES_2M, spec->pages);
     if (spec->n_groups > KVW_GROUPS_MAX)
         return fail(-E2BIG, "spec: groups: need 1 to %u, have %u", KVW_GROUPS_MAX,
                     spec->n_groups);
@@ -257,6 +267,7 @@ static int convert(const struct kvw_spec *spec, struct kvw_geometry *geometry,
         return fail(-EINVAL, "spec: has_checksums: need 0 or 1, have %u",
                     spec->has_checksums);
     geometry->has_checksums = (uint8_t)spec->has_checksums;
+    geometry->pages = (uint8_t)spec->pages;
     for (uint32_t g = 0; g < spec->n_groups; g++) {
         error = convert_group(&spec->group[g], geometry->n_layers, &geometry->group[g]);
         if (error != 0)
@@ -328,6 +339,7 @@ void spec_from_geometry(const struct kvw_geometry *geometry, const char *name,
     spec->row_parts = geometry->partition.row_parts;
     spec->row_block = geometry->partition.row_block;
     spec->has_checksums = geometry->has_checksums;
+    spec->pages = geometry->pages;
     spec->n_groups = geometry->n_groups;
     spec->n_layers = geometry->n_layers;
     for (uint32_t g = 0; g < geometry->n_groups; g++)
@@ -343,28 +355,6 @@ int kvw_spec_check(const struct kvw_spec *spec)
     return convert(spec, &geometry, &layout);
 }
 
-/* Rows that a rank holds, in bytes. Where rows are split it is an even share: which
- * rows those are changes as the window rolls. */
-static uint64_t rank_bytes(const struct kvw_geometry *geometry,
-                           const struct kvw_layout *layout, uint32_t rank)
-{
-    const struct kvw_interval lanes = partition_lanes(geometry, rank);
-    uint64_t bytes = 0;
-
-    for (uint32_t g = 0; g < geometry->n_groups; g++) {
-        const struct kvw_interval heads = partition_heads(geometry, g, rank);
-        const struct kvw_interval layers = partition_layers(geometry, g, rank);
-        uint64_t head_bytes = 0;
-
-        for (uint32_t p = 0; p < geometry->group[g].n_planes; p++)
-            head_bytes += layout->group[g].plane[p].head_bytes +
-                          layout->group[g].plane[p].head_sums_bytes;
-        bytes += head_bytes * (heads.end - heads.begin) * (layers.end - layers.begin) *
-                 (lanes.end - lanes.begin);
-    }
-    return bytes / geometry->partition.row_parts;
-}
-
 int kvw_spec_size(const struct kvw_spec *spec, struct kvw_spec_bytes *bytes)
 {
     struct kvw_geometry geometry;
@@ -377,6 +367,7 @@ int kvw_spec_size(const struct kvw_spec *spec, struct kvw_spec_bytes *bytes)
         .total_bytes = layout.data_bytes + layout.control_bytes + layout.pins_bytes,
         .data_bytes = layout.data_bytes,
         .control_bytes = layout.control_bytes + layout.pins_bytes,
+        .padding_bytes = layout.padding_bytes,
     };
     for (uint32_t g = 0; g < geometry.n_groups; g++) {
         bytes->layer_bytes[g] = layout.group[g].layer_bytes;
@@ -384,6 +375,20 @@ int kvw_spec_size(const struct kvw_spec *spec, struct kvw_spec_bytes *bytes)
             layout.group[g].layer_bytes * geometry.group[g].n_layers;
     }
     for (uint32_t rank = 0; rank < geometry.n_ranks; rank++)
-        bytes->rank_bytes[rank] = rank_bytes(&geometry, &layout, rank);
+        /* Where rows are split it is an even share: which rows those are changes as the
+         * window rolls. */
+        bytes->rank_bytes[rank] = placement_rank_bytes(&geometry, &layout, rank) /
+                                  geometry.partition.row_parts;
     return 0;
+}
+
+void spec_wish(const struct kvw_spec *spec, struct kvw_placement_wish *wish)
+{
+    *wish =
+        (struct kvw_placement_wish){.policy = spec->placement, .pages = spec->pages};
+    if (spec->placement == KVW_PLACEMENT_NODE)
+        wish->n_nodes = 1;
+    else if (spec->placement == KVW_PLACEMENT_MAP)
+        wish->n_nodes = spec->n_ranks;
+    memcpy(wish->node, spec->node, wish->n_nodes * sizeof wish->node[0]);
 }

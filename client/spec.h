@@ -5,6 +5,7 @@
 
 #include "client/include/kvwheel/kvwheel.h"
 #include "proto/geometry.h"
+#include "proto/placement.h"
 
 /**
  * The geometry of a spec, checked.
@@ -16,5 +17,8 @@ KVW_NODISCARD int spec_to_geometry(const struct kvw_spec *spec,
 /** The spec of a checked geometry; lifetime, mode and placement are the defaults. */
 void spec_from_geometry(const struct kvw_geometry *geometry, const char *name,
                         struct kvw_spec *spec);
+
+/** What a checked spec asks of NUMA nodes. */
+void spec_wish(const struct kvw_spec *spec, struct kvw_placement_wish *wish);
 
 #endif

@@ -25,12 +25,14 @@
 int admit_request(const struct kvw_message_create *request, struct cache_meta *meta,
                   struct kvw_layout *layout, struct kvw_refusal *refusal)
 {
-    *meta =
-        (struct cache_meta){.magic = CACHE_META_MAGIC,
-                            .ttl_seconds = request->ttl_seconds,
-                            .mode = request->mode != 0 ? request->mode : MODE_DEFAULT,
-                            .lifetime = request->lifetime,
-                            .placement = request->placement};
+    *meta = (struct cache_meta){
+        .magic = CACHE_META_MAGIC,
+        .ttl_seconds = request->ttl_seconds,
+        .mode = request->mode != 0 ? request->mode : MODE_DEFAULT,
+        .lifetime = request->lifetime,
+        .wish = {.policy = request->placement, .n_nodes = request->nodes_bytes / 2}};
+    if (meta->wish.n_nodes > 0)
+        memcpy(meta->wish.node, request->nodes, meta->wish.n_nodes * 2ul);
     if (!geometry_name_ok(request->name, KVW_NAME_MAX))
         return refuse(
             refusal, -EINVAL, KVW_NAME_MAX, strlen(request->name),
@@ -49,10 +51,6 @@ int admit_request(const struct kvw_message_create *request, struct cache_meta *m
         return refuse(refusal, -EINVAL, 0777, request->mode,
                       "cache '%s': mode %o has bits that are no permissions",
                       meta->name, request->mode);
-    if (request->placement != PLACEMENT_SPREAD)
-        return refuse(refusal, -EINVAL, PLACEMENT_SPREAD, request->placement,
-                      "cache '%s': there is no placement %u", meta->name,
-                      request->placement);
     if (request->geometry_bytes != sizeof meta->geometry)
         return refuse(refusal, -EINVAL, sizeof meta->geometry, request->geometry_bytes,
                       "cache '%s': a geometry has %zu bytes, this one has %u",
@@ -138,7 +136,7 @@ static int admit_memory(const struct daemon *daemon, uint64_t total_bytes,
 }
 
 int admit_bytes(const struct daemon *daemon, uint32_t uid, uint64_t total_bytes,
-                struct kvw_refusal *refusal)
+                uint64_t pool_bytes, struct kvw_refusal *refusal)
 {
     uint64_t used = cache_bytes_used(daemon, NULL);
     uint64_t quota = daemon->options->quota_bytes;
@@ -158,7 +156,7 @@ int admit_bytes(const struct daemon *daemon, uint32_t uid, uint64_t total_bytes,
                       "quota of user %u: need %" PRIu64 " bytes, have %" PRIu64
                       " of %" PRIu64 " (caches use %" PRIu64 "; kvwheeld --quota-user)",
                       uid, total_bytes, have, quota, used);
-    return admit_memory(daemon, total_bytes, refusal);
+    return admit_memory(daemon, total_bytes - pool_bytes, refusal);
 }
 
 int admit_count(const struct daemon *daemon, uint32_t uid, struct kvw_refusal *refusal)

@@ -28,12 +28,14 @@ KVW_NODISCARD int admit_mappings(const struct kvw_geometry *geometry,
                                  uint64_t mappings_max, struct kvw_refusal *refusal);
 
 /**
- * Check quotas and memory. What is being allocated counts.
+ * Check quotas and memory. What is being allocated counts. `pool_bytes` of the bytes come
+ * from the pool of huge pages, which was looked at already.
  *
  * @return 0, -EDQUOT or -ENOMEM with need and have.
  */
 KVW_NODISCARD int admit_bytes(const struct daemon *daemon, uint32_t uid,
-                              uint64_t total_bytes, struct kvw_refusal *refusal);
+                              uint64_t total_bytes, uint64_t pool_bytes,
+                              struct kvw_refusal *refusal);
 
 /** Check how many caches a user has. @return 0; -EDQUOT with need and have. */
 KVW_NODISCARD int admit_count(const struct daemon *daemon, uint32_t uid,

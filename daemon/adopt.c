@@ -56,6 +56,7 @@ static int adopt_segments(const struct daemon *daemon, struct cache *cache,
     if (error != 0 || cache->meta.magic != CACHE_META_MAGIC)
         return refuse(refusal, -EINVAL, 0, 0, "the record is not one of this daemon");
     cache->meta.name[KVW_NAME_MAX] = 0;
+    cache->meta.note[sizeof cache->meta.note - 1] = 0;
     error = geometry_check(&cache->meta.geometry, refusal);
     if (error == 0)
         error = layout_of(&cache->meta.geometry, &cache->layout, refusal);

@@ -13,6 +13,7 @@
 #include "daemon/cache.h"
 #include "daemon/host.h"
 #include "daemon/link.h"
+#include "daemon/numa.h"
 #include "proto/base/cleanup.h"
 
 /* "2026-01-31 12:00:00 UTC" */
@@ -257,10 +258,13 @@ int attachment_serve_attach(struct daemon *daemon, struct client *client,
         return refuse_awaited(cache, rank, refusal);
     reply->message.type = KVW_MESSAGE_ATTACHED;
     error = enter(daemon, client, cache, rank, reply, refusal);
-    if (error == 0)
+    if (error == 0) {
         cache_touch(cache);
-    else if (cache->n_attachments == 0 && cache->expires_ns == NEVER_NS)
+        if (rank != KVW_RANK_READER)
+            numa_follow(daemon, cache, rank, request->attach.node);
+    } else if (cache->n_attachments == 0 && cache->expires_ns == NEVER_NS) {
         cache_start_expiry(cache); /* as it was before */
+    }
     return error;
 }
 

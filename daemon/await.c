@@ -27,6 +27,7 @@ void await_describe(const struct cache *cache)
     header->gid = cache->meta.gid;
     header->mode = cache->meta.mode;
     header->lifetime = cache->meta.lifetime;
+    header->placement = cache->meta.wish.policy;
     header->layout_minor = KVW_LAYOUT_MINOR;
 }
 

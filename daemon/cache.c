@@ -80,6 +80,7 @@ void cache_free(struct daemon *daemon, struct cache *cache)
         closer_take(daemon->closer, CLOSER_MEMORY, &segment->fd, segment->bytes);
     }
     kvw_fd_cleanup(&cache->meta_fd);
+    free(cache->plan);
     daemon->caches[cache->slot] = NULL;
     daemon->n_caches--;
     if (daemon->n_caches == 0)

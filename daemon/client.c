@@ -19,6 +19,7 @@
 #include "daemon/attachment.h"
 #include "daemon/closer.h"
 #include "daemon/create.h"
+#include "daemon/crew.h"
 #include "daemon/host.h"
 #include "daemon/request.h"
 #include "proto/base/cleanup.h"
@@ -85,6 +86,8 @@ void client_close(struct daemon *daemon, struct client *client)
         }
         if (client->pending == PENDING_CREATE)
             create_abandoned(daemon, client);
+        else if (client->pending == PENDING_NUMA)
+            crew_cancel(daemon->crew, 0, client->pending_id);
         client->pending = PENDING_NONE;
     }
     free_if_quiet(daemon, client);

@@ -14,8 +14,10 @@
 #include "daemon/cache.h"
 #include "daemon/host.h"
 #include "daemon/link.h"
+#include "daemon/numa.h"
 #include "daemon/request.h"
 #include "proto/base/align.h"
+#include "proto/base/cleanup.h"
 
 static bool waits_for(const struct client *client, const struct cache *cache)
 {
@@ -93,8 +95,23 @@ static void tell_created(struct daemon *daemon, const struct cache *cache)
     }
 }
 
+/* Data that goes to several nodes, or on huge pages, is not the ring's work: it would be
+ * done for one node after the other, and never makes a huge page. */
+static bool needs_crew(const struct daemon *daemon, const struct cache *cache)
+{
+    return cache->allocating == SEGMENT_DATA &&
+           (daemon->placement->topology.nodes.n_nodes > 1 ||
+            cache->meta.wish.pages != KVW_GEOMETRY_PAGES_NONE);
+}
+
 static void allocate_next(struct daemon *daemon, struct cache *cache)
 {
+    if (needs_crew(daemon, cache)) {
+        int error = numa_fill(daemon, cache);
+        if (error != 0)
+            fail_with_errno(daemon, cache, "starting to allocate its memory", error);
+        return;
+    }
     const struct segment *segment = &cache->segment[cache->allocating];
 
     ring_allocate(daemon->ring, segment->fd, cache->offset,
@@ -123,9 +140,6 @@ static int finish(struct daemon *daemon, struct cache *cache, const char **what)
         return error;
     layout_control_init(control->base, &cache->layout, &cache->meta.geometry,
                         cache->meta.name, cache->meta.uuid);
-    cache->meta.misplaced_pages =
-        placement_misplaced(daemon->placement, cache->segment[SEGMENT_DATA].fd,
-                            &cache->meta.geometry, &cache->layout);
     *what = "writing its record";
     cache->meta_fd = segment_freeze("kvwheel:meta", &cache->meta, sizeof cache->meta);
     if (cache->meta_fd < 0)
@@ -138,20 +152,43 @@ static int finish(struct daemon *daemon, struct cache *cache, const char **what)
     return error;
 }
 
+/* Everything is allocated. */
+static void complete(struct daemon *daemon, struct cache *cache)
+{
+    const char *what;
+
+    int error = finish(daemon, cache, &what);
+    if (error != 0) {
+        fail_with_errno(daemon, cache, what, error);
+        return;
+    }
+    cache_touch(cache);
+    cache_start_expiry(cache);
+    log_line(&daemon->log, LOG_INFO, "cache created name %s id %llu bytes %llu uid %u",
+             cache->meta.name, (unsigned long long)cache->meta.id,
+             (unsigned long long)cache->total_bytes, cache->meta.uid);
+    tell_created(daemon, cache);
+}
+
+/* Nobody waits any more. @return true if it was so. */
+static bool roll_back(struct daemon *daemon, struct cache *cache)
+{
+    if (!cache->is_cancelled)
+        return false;
+    log_peer(&daemon->log, LOG_INFO, "creation rolled back name %s", cache->meta.name);
+    cache_free(daemon, cache);
+    return true;
+}
+
 void create_allocated(struct daemon *daemon, const struct ring_event *event)
 {
     struct cache *cache =
         event->tag.slot < KVW_CACHES_MAX ? daemon->caches[event->tag.slot] : NULL;
-    const char *what;
 
     if (cache == NULL || cache->generation != event->tag.generation)
         return;
-    if (cache->is_cancelled) {
-        log_peer(&daemon->log, LOG_INFO, "creation rolled back name %s",
-                 cache->meta.name);
-        cache_free(daemon, cache);
+    if (roll_back(daemon, cache))
         return;
-    }
     if (event->result == -EINTR || event->result == -EAGAIN) {
         allocate_next(daemon, cache);
         return;
@@ -174,17 +211,70 @@ void create_allocated(struct daemon *daemon, const struct ring_event *event)
         tell_progress(daemon, cache);
         return;
     }
-    int error = finish(daemon, cache, &what);
-    if (error != 0) {
-        fail_with_errno(daemon, cache, what, error);
+    complete(daemon, cache);
+}
+
+/* What the cache did not get. Pages that lie elsewhere than a named node said are a
+ * refusal; elsewhere they are counted. @return 0 or -errno with `refusal`. */
+static int judge(const struct daemon *daemon, struct cache *cache,
+                 const struct crew_job *job, struct kvw_refusal *refusal)
+{
+    struct cache_meta *meta = &cache->meta;
+    const struct pages_tally *tally = &job->tally;
+    const uint64_t data_bytes = cache->layout.data_bytes;
+
+    meta->misplaced_pages = tally->n_misplaced;
+    meta->huge_bytes = tally->huge_bytes;
+    if (tally->n_misplaced > 0 && meta->wish.n_nodes > 0 && daemon->placement->can_bind)
+        return refuse(
+            refusal, -ENOMEM, tally->n_pages, tally->n_pages - tally->n_misplaced,
+            "cache '%s': need %" PRIu64 " pages on the nodes that were named, "
+            "have %" PRIu64 ": the kernel put the others elsewhere, for want "
+            "of room",
+            meta->name, tally->n_pages, tally->n_pages - tally->n_misplaced);
+    if (meta->wish.pages == KVW_GEOMETRY_PAGES_THP && tally->huge_bytes < data_bytes &&
+        meta->note[0] == 0)
+        (void)snprintf(
+            meta->note, sizeof meta->note,
+            "pages thp: %" PRIu64 " of %" PRIu64 " bytes are on huge pages: %s",
+            tally->huge_bytes, data_bytes,
+            tally->huge_bytes > 0 || pages_can_collapse()
+                ? "the others are shared by two nodes, or the kernel found no "
+                  "huge page for them"
+                : "this kernel makes none of shared memory (Linux 6.1 is "
+                  "needed, with CONFIG_TRANSPARENT_HUGEPAGE)");
+    return 0;
+}
+
+void create_progress(struct daemon *daemon, struct cache *cache, uint64_t data_bytes)
+{
+    cache->done_bytes =
+        cache->layout.control_bytes + cache->layout.pins_bytes + data_bytes;
+    if (data_bytes - cache->told_bytes < KVW_ALLOCATE_SLICE_BYTES)
+        return;
+    cache->told_bytes = data_bytes;
+    tell_progress(daemon, cache);
+}
+
+void create_filled(struct daemon *daemon, struct cache *cache,
+                   const struct crew_job *job)
+{
+    struct kvw_refusal refusal;
+
+    cache->job = 0;
+    if (roll_back(daemon, cache))
+        return;
+    if (job->error != 0) {
+        fail_with_errno(daemon, cache, "allocating its memory", job->error);
         return;
     }
-    cache_touch(cache);
-    cache_start_expiry(cache);
-    log_line(&daemon->log, LOG_INFO, "cache created name %s id %llu bytes %llu uid %u",
-             cache->meta.name, (unsigned long long)cache->meta.id,
-             (unsigned long long)cache->total_bytes, cache->meta.uid);
-    tell_created(daemon, cache);
+    int error = judge(daemon, cache, job, &refusal);
+    if (error != 0) {
+        fail(daemon, cache, error, &refusal);
+        return;
+    }
+    cache->done_bytes = cache->total_bytes;
+    complete(daemon, cache);
 }
 
 void create_abandoned(struct daemon *daemon, const struct client *gone)
@@ -198,9 +288,11 @@ void create_abandoned(struct daemon *daemon, const struct client *gone)
             return;
     }
     cache->is_cancelled = true;
+    if (cache->job != 0)
+        crew_cancel(daemon->crew, 0, cache->job);
 }
 
-static int make_segments(struct daemon *daemon, struct cache *cache)
+static int make_segments(struct cache *cache)
 {
     static const char *const names[] = {"control", "pins", "data"};
     /* Readers of other users get descriptors; none of them may re-open for writing. The
@@ -213,21 +305,17 @@ static int make_segments(struct daemon *daemon, struct cache *cache)
 
     for (uint32_t s = 0; s < N_SEGMENTS && error == 0; s++) {
         (void)snprintf(name, sizeof name, "kvwheel:%s:%s", cache->meta.name, names[s]);
-        error = segment_create(&cache->segment[s], name, bytes[s], modes[s]);
+        error = segment_create(&cache->segment[s], name, bytes[s], modes[s],
+                               s == SEGMENT_DATA &&
+                                   cache->meta.wish.pages == KVW_GEOMETRY_PAGES_2M);
     }
-    if (error != 0)
-        return error;
-    if (daemon->placement == NULL)
-        daemon->placement = placement_open();
-    placement_spread(daemon->placement, cache->segment[SEGMENT_DATA].fd,
-                     &cache->meta.geometry, &cache->layout);
-    return 0;
+    return error;
 }
 
 /* Bytes are there and permitted: begin. */
 static int start(struct daemon *daemon, const struct cache_meta *meta,
-                 const struct kvw_layout *layout, struct kvw_refusal *refusal,
-                 struct cache **out)
+                 const struct kvw_layout *layout, struct kvw_plan **plan,
+                 struct kvw_refusal *refusal, struct cache **out)
 {
     struct cache *cache = cache_add(daemon);
 
@@ -238,9 +326,10 @@ static int start(struct daemon *daemon, const struct cache_meta *meta,
     cache->meta.created_ns = host_wall_ns();
     host_random(cache->meta.uuid, sizeof cache->meta.uuid);
     cache->layout = *layout;
+    cache->plan = take_pointer(plan);
     cache->total_bytes =
         layout->control_bytes + layout->pins_bytes + layout->data_bytes;
-    int error = make_segments(daemon, cache);
+    int error = make_segments(cache);
     if (error != 0) {
         (void)refuse(refusal, error, cache->total_bytes, 0,
                      "cache '%s': its memory cannot be made: %s", meta->name,
@@ -251,6 +340,32 @@ static int start(struct daemon *daemon, const struct cache_meta *meta,
     allocate_next(daemon, cache);
     *out = cache;
     return 0;
+}
+
+/* Quotas come before places, but only the place says what comes from the pool. */
+static int admit_and_start(struct daemon *daemon, struct cache_meta *meta,
+                           const struct kvw_layout *layout, struct kvw_refusal *refusal,
+                           struct cache **out)
+{
+    KVW_CLEANUP(kvw_free_cleanup)
+    struct kvw_plan *plan = NULL;
+    struct kvw_refusal no_place;
+
+    int error = admit_count(daemon, meta->uid, refusal);
+    if (error != 0)
+        return error;
+    int place_error = placement_choose(daemon, meta, layout, &plan, &no_place);
+    error = admit_bytes(
+        daemon, meta->uid,
+        layout->control_bytes + layout->pins_bytes + layout->data_bytes,
+        meta->wish.pages == KVW_GEOMETRY_PAGES_2M ? layout->data_bytes : 0, refusal);
+    if (error != 0)
+        return error;
+    if (place_error != 0) {
+        *refusal = no_place;
+        return place_error;
+    }
+    return start(daemon, meta, layout, &plan, refusal, out);
 }
 
 int create_serve(struct daemon *daemon, struct client *client,
@@ -279,13 +394,7 @@ int create_serve(struct daemon *daemon, struct client *client,
         return refuse(refusal, -EBUSY, 1, 0,
                       "this connection waits for another answer already");
     if (cache == NULL) {
-        error = admit_count(daemon, meta.uid, refusal);
-        if (error == 0)
-            error = admit_bytes(
-                daemon, meta.uid,
-                layout.control_bytes + layout.pins_bytes + layout.data_bytes, refusal);
-        if (error == 0)
-            error = start(daemon, &meta, &layout, refusal, &cache);
+        error = admit_and_start(daemon, &meta, &layout, refusal, &cache);
         if (error != 0)
             return error;
     }

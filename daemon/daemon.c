@@ -21,6 +21,7 @@
 #include "daemon/create.h"
 #include "daemon/host.h"
 #include "daemon/kept.h"
+#include "daemon/numa.h"
 #include "daemon/request.h"
 #include "daemon/store.h"
 #include "proto/base/align.h"
@@ -80,6 +81,9 @@ static void dispatch(struct daemon *daemon, const struct ring_event *event)
         break;
     case RING_ALLOCATE:
         create_allocated(daemon, event);
+        break;
+    case RING_CREW:
+        numa_event(daemon);
         break;
     }
 }
@@ -144,6 +148,8 @@ static void serve(struct daemon *daemon)
             ;
         if (daemon->is_accept_due)
             client_accepted(daemon);
+        if (!daemon->is_settled)
+            numa_settle(daemon);
     }
 }
 

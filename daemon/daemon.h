@@ -31,15 +31,11 @@
 #define NEVER_NS UINT64_MAX
 #define DAEMON_VERSION KVW_PROJECT_VERSION
 
-/* Lifetimes and placements as on the wire. */
+/* Lifetimes as on the wire. */
 enum cache_lifetime {
     LIFETIME_JOB = 0,  /* until the last attachment ends */
     LIFETIME_TTL = 1,  /* some seconds longer */
     LIFETIME_KEEP = 2, /* until somebody removes it */
-};
-
-enum cache_placement {
-    PLACEMENT_SPREAD = 0, /* whole layers, dealt evenly to the NUMA nodes */
 };
 
 #define CACHE_META_MAGIC 0x6174656d77766bull
@@ -55,7 +51,9 @@ struct cache_meta {
     uint32_t gid;
     uint32_t mode;
     uint32_t lifetime;
-    uint32_t placement;
+    struct kvw_placement_wish wish; /* and the pages that it got */
+    uint64_t huge_bytes;            /* on huge pages when it was made */
+    char note[320];         /* what it did not get, in words; "" = all is as asked */
     uint32_t offered_slots; /* it came back by an offer: slots below are for offers */
     uint8_t uuid[16];
     char name[KVW_NAME_MAX + 1];
@@ -77,6 +75,7 @@ enum { /* segments, in the order in which they are allocated and sent */
 
 struct attachment;
 struct closer;
+struct crew;
 struct store;
 struct store_entry;
 
@@ -89,14 +88,24 @@ struct cache {
     struct segment segment[N_SEGMENTS];
     int meta_fd;
     uint64_t total_bytes;
-    uint64_t used_ns;    /* CLOCK_REALTIME of the last attach or detach */
-    uint64_t expires_ns; /* CLOCK_MONOTONIC, or NEVER_NS */
+    struct kvw_plan *plan; /* NULL: adopted, and not yet needed */
+    uint64_t used_ns;      /* CLOCK_REALTIME of the last attach or detach */
+    uint64_t expires_ns;   /* CLOCK_MONOTONIC, or NEVER_NS */
 
     /* While creating. */
     uint64_t done_bytes;
     uint32_t allocating; /* segment */
     uint64_t offset;     /* in it */
     bool is_cancelled;   /* roll back when the slice in flight is done */
+    uint64_t job;        /* of the crew that allocates its data; 0 = the ring does */
+    uint64_t told_bytes; /* progress of that job, as it was told last */
+
+    /* NUMA; numa.h. */
+    uint64_t moving;             /* bit r: rank r's part is being moved */
+    uint8_t next[KVW_RANKS_MAX]; /* node + 1 to follow to after that; 0 = none */
+    uint64_t follow_since_ns;    /* what followed in the present period */
+    uint64_t follow_bytes;
+    const char *follow_words; /* why the last one did not; NULL = it did */
 
     /* While offered_slots > 0; await.h. */
     uint64_t sweep_ns; /* when to look for the dead again */
@@ -137,6 +146,8 @@ enum pending {
     PENDING_NONE = 0,
     PENDING_CREATE = 1, /* of the cache with id pending_id */
     PENDING_KICK = 2,   /* until the attachment pending_id has ended */
+    PENDING_NUMA = 3,   /* until the crew's job pending_id is done; as the next */
+    PENDING_MOVE = 4,
 };
 
 struct client {
@@ -184,6 +195,9 @@ struct daemon {
     struct ring *ring;
     struct closer *closer;
     struct placement *placement;
+    struct crew *crew; /* NULL: not needed yet */
+    uint64_t told_ns;  /* when progress of moves and counts was told */
+    bool is_settled;   /* what was adopted has been looked at */
     uint64_t epoch;
     uint64_t started_ns; /* CLOCK_REALTIME */
 

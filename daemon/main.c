@@ -75,6 +75,8 @@ int main(int argc, char **argv)
     }
     if (options.wants_survey)
         return survey_run();
+    if (options.wants_topology)
+        return survey_topology();
     if (!is_inherited(&options)) {
         fputs("kvwheeld: --serve and --keep are for the program's own use\n", stderr);
         return EXIT_CODE_USAGE;

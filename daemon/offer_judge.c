@@ -176,15 +176,17 @@ static void fill_meta(struct daemon *daemon, const struct offered *offered,
     bool is_described = header->layout_minor > 0;
     uint32_t high = header->attachments_high;
 
-    *meta = (struct cache_meta){.magic = CACHE_META_MAGIC,
-                                .id = ++daemon->last_cache_id,
-                                .created_ns = host_wall_ns(),
-                                .uid = uid,
-                                .gid = client->peer.gid,
-                                .mode = MODE_DEFAULT,
-                                .lifetime = LIFETIME_KEEP,
-                                .placement = PLACEMENT_SPREAD,
-                                .geometry = offered->geometry};
+    *meta =
+        (struct cache_meta){.magic = CACHE_META_MAGIC,
+                            .id = ++daemon->last_cache_id,
+                            .created_ns = host_wall_ns(),
+                            .uid = uid,
+                            .gid = client->peer.gid,
+                            .mode = MODE_DEFAULT,
+                            .lifetime = LIFETIME_KEEP,
+                            .wish.pages = segment_pages(&offered->segment[SEGMENT_DATA],
+                                                        offered->geometry.pages),
+                            .geometry = offered->geometry};
     memcpy(meta->uuid, header->uuid, sizeof meta->uuid);
     memcpy(meta->name, header->name, sizeof meta->name);
     /* One slot at least: zero would say that it was never offered. */
@@ -192,6 +194,9 @@ static void fill_meta(struct daemon *daemon, const struct offered *offered,
         high == 0 || high > KVW_ATTACHMENTS_MAX ? KVW_ATTACHMENTS_MAX : high;
     if (!is_described)
         return;
+    /* The nodes of node and map are nobody's word any more, but the kernel's. */
+    if (header->layout_minor > 1 && header->placement <= KVW_PLACE_INTERLEAVE)
+        meta->wish.policy = header->placement;
     meta->created_ns = header->created_ns;
     meta->gid = header->gid;
     if (header->mode != 0 && header->mode <= 0777)

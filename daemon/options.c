@@ -42,6 +42,9 @@ static const char help[] =
     "  --check-host            try what the host must give, print a line for each, "
     "end\n"
     "                          (kvwheel doctor shows it to people)\n"
+    "  --topology              print the NUMA nodes and what each can give, end "
+    "(kvwheel\n"
+    "                          plan and topo show it to people)\n"
     "  --help, --version\n"
     "\n"
     "SIZE is in bytes or with a suffix K, M, G, T (powers of 1024).\n"
@@ -191,6 +194,8 @@ static int parse_user(struct options *options, struct kvw_refusal *refusal)
             options->wants_version = true;
         } else if (strcmp(name, "--check-host") == 0) {
             options->wants_survey = true;
+        } else if (strcmp(name, "--topology") == 0) {
+            options->wants_topology = true;
         } else if (strcmp(name, "--embedded") == 0) {
             options->is_embedded = true;
         } else if (strcmp(name, "--log") == 0) {
@@ -276,7 +281,7 @@ int options_parse(struct options *options, int argc, char **argv,
         (void)snprintf(options->log_path, sizeof options->log_path, "%s.log",
                        options->socket_path);
     if (error == 0 && options->is_systemd && !options->wants_help &&
-        !options->wants_version && !options->wants_survey)
+        !options->wants_version && !options->wants_survey && !options->wants_topology)
         error = check_systemd(options, refusal);
     return error;
 }

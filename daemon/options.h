@@ -42,6 +42,7 @@ struct options {
     bool wants_help;
     bool wants_version;
     bool wants_survey;
+    bool wants_topology;
     uint64_t linger_ns;    /* embedded: how long to stay with no client and no cache */
     uint64_t memory_bytes; /* that may ever be used here */
     uint64_t quota_bytes;

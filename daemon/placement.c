@@ -1,209 +1,222 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The only file that knows hwloc. The policy is stored in the memfd itself by binding a
- * mapping of it; the mapping goes away again. Binding without the strict flag means
- * "preferred": to overfill a strictly bound node is death by the OOM killer.
+ * Nothing is concluded that can be tried: memory of our own is bound, looked at, moved.
+ * What creations in progress have still to take from a node counts as taken.
  */
 #include "daemon/placement.h"
 
 #include <errno.h>
-#include <hwloc.h>
-#include <stdbool.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
+#include "daemon/cache.h"
+#include "daemon/daemon.h"
+#include "daemon/host.h"
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 
-#define NODES_MAX 64
-#define SAMPLES 8u /* pages looked at per layer */
-
-struct placement {
-    hwloc_topology_t topology;
-    uint32_t n_nodes; /* with memory; 0 or 1: nothing to do */
-    hwloc_nodeset_t node[NODES_MAX];
-    char degraded[160];
-};
-
-static void collect_nodes(struct placement *placement)
+/* One node that holds all memory: where hwloc finds nothing, or somebody else's. */
+static void make_up(struct topology *topology)
 {
-    hwloc_obj_t node = NULL;
+    struct host_memory memory;
 
-    for (;;) {
-        node =
-            hwloc_get_next_obj_by_type(placement->topology, HWLOC_OBJ_NUMANODE, node);
-        if (node == NULL || placement->n_nodes == NODES_MAX)
-            return;
-        if (node->attr->numanode.local_memory > 0)
-            placement->node[placement->n_nodes++] = node->nodeset;
+    topology->is_this_system = true;
+    topology->nodes.n_nodes = 1;
+    topology->nodes.node[0] = (struct kvw_topology_node){.n_cpus = 1, .distance = {10}};
+    if (host_memory(&memory) == 0)
+        topology->nodes.node[0].total_bytes = memory.total;
+    (void)snprintf(topology->words, sizeof topology->words, "NUMA nodes unknown");
+}
+
+static void try_rights(struct placement *placement)
+{
+    const struct kvw_topology *nodes = &placement->topology.nodes;
+    uint32_t number[KVW_NODES_MAX];
+
+    for (uint32_t i = 0; i < nodes->n_nodes; i++)
+        number[i] = nodes->node[i].number;
+    pages_try(number, nodes->n_nodes, &placement->rights);
+    placement->can_ask = placement->rights.ask == 0;
+    placement->can_bind = nodes->n_nodes > 1 && placement->rights.bind == 0;
+    placement->can_move =
+        placement->can_bind && placement->can_ask && placement->rights.move == 0;
+    if (nodes->n_nodes < 2)
+        return;
+    if (!placement->can_bind)
+        (void)snprintf(placement->degraded, sizeof placement->degraded,
+                       "NUMA placement off: binding to a node is refused (%s); a "
+                       "container needs CAP_SYS_NICE or a profile that allows mbind",
+                       strerrordesc_np(-placement->rights.bind));
+    else if (!placement->can_ask)
+        (void)snprintf(placement->degraded, sizeof placement->degraded,
+                       "NUMA placement cannot be verified: move_pages is refused (%s); "
+                       "a container needs CAP_SYS_NICE or a profile that allows it",
+                       strerrordesc_np(-placement->rights.ask));
+}
+
+static void describe(struct placement *placement)
+{
+    const struct topology *topology = &placement->topology;
+
+    if (topology->left_out[0] != 0) {
+        const size_t length = strlen(placement->degraded);
+        (void)snprintf(placement->degraded + length,
+                       sizeof placement->degraded - length, "%s%s",
+                       length > 0 ? "; " : "", topology->left_out);
     }
+    (void)snprintf(placement->words, sizeof placement->words, "%s%s", topology->words,
+                   topology->nodes.n_nodes < 2 ? ": nothing to place"
+                   : !placement->can_bind      ? "; placing is not permitted"
+                   : !placement->can_move
+                       ? "; pages are placed when a cache is made and stay there: "
+                         "moving them needs CAP_SYS_NICE"
+                       : "");
 }
 
 struct placement *placement_open(void)
 {
     struct placement *placement = calloc(1, sizeof *placement);
 
-    if (placement == NULL || hwloc_topology_init(&placement->topology) < 0) {
-        free(placement);
+    if (placement == NULL)
         return NULL;
-    }
-    (void)hwloc_topology_set_all_types_filter(placement->topology,
-                                              HWLOC_TYPE_FILTER_KEEP_NONE);
-    if (hwloc_topology_load(placement->topology) < 0) {
-        (void)snprintf(placement->degraded, sizeof placement->degraded,
-                       "NUMA nodes unknown: hwloc cannot look at this host");
-        return placement;
-    }
-    collect_nodes(placement);
-    /* On a made-up topology hwloc says yes and does nothing. */
-    if (placement->n_nodes > 1 && !hwloc_topology_is_thissystem(placement->topology)) {
-        placement->n_nodes = 0;
+    int error = topology_load(&placement->topology);
+    const bool is_foreign = error == 0 && !placement->topology.is_this_system;
+    if (error != 0 || is_foreign)
+        make_up(&placement->topology);
+    try_rights(placement);
+    if (is_foreign)
         (void)snprintf(
             placement->degraded, sizeof placement->degraded,
             "NUMA placement off: hwloc was given another machine's topology");
-    }
+    else if (error != 0)
+        (void)snprintf(placement->degraded, sizeof placement->degraded,
+                       "NUMA nodes unknown: hwloc cannot look at this host");
+    describe(placement);
     return placement;
 }
 
 struct placement *placement_close(struct placement *placement)
 {
-    if (placement != NULL)
-        hwloc_topology_destroy(placement->topology);
     free(placement);
     return NULL;
 }
 
-/* The node of a layer: the layers of each group in as many runs as there are nodes. */
-static uint32_t node_of(const struct placement *placement,
-                        const struct kvw_geometry_group *group, uint32_t layer)
+struct placement *placement_of(struct daemon *daemon)
 {
-    return (uint32_t)((uint64_t)layer * placement->n_nodes / group->n_layers);
+    if (daemon->placement == NULL)
+        daemon->placement = placement_open();
+    return daemon->placement;
 }
 
-static bool bind_area(struct placement *placement, void *at, uint64_t bytes,
-                      uint32_t node)
+bool placement_is_worthwhile(void)
 {
-    if (hwloc_set_area_membind(placement->topology, at, bytes, placement->node[node],
-                               HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) == 0)
-        return true;
-    (void)snprintf(placement->degraded, sizeof placement->degraded,
-                   "NUMA placement off: binding to a node is refused (%s); a "
-                   "container needs CAP_SYS_NICE or a profile that allows mbind",
-                   strerrordesc_np(errno));
-    return false;
-}
+    char text[64];
+    unsigned first;
+    int n_read = 0;
 
-uint32_t placement_try(struct placement *placement)
-{
-    void *page = mmap(NULL, KVW_PAGE, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (page == MAP_FAILED)
-        return placement->n_nodes;
-    for (uint32_t i = 0; placement->n_nodes > 1 && i < placement->n_nodes; i++) {
-        if (!bind_area(placement, page, KVW_PAGE, i))
-            break;
-    }
-    (void)munmap(page, KVW_PAGE);
-    return placement->n_nodes;
-}
-
-static void *map_data(int fd, uint64_t bytes)
-{
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-    return base == MAP_FAILED ? NULL : base;
-}
-
-/* Layers that follow each other and go to one node are one range, hence one call. */
-static bool spread_group(struct placement *placement, char *base,
-                         const struct kvw_geometry_group *group,
-                         const struct kvw_layout_group *placed)
-{
-    uint32_t begin = 0;
-
-    while (begin < group->n_layers) {
-        uint32_t node = node_of(placement, group, begin);
-        uint32_t end = begin + 1;
-
-        while (end < group->n_layers && node_of(placement, group, end) == node)
-            end++;
-        if (!bind_area(placement, base + placed->offset + begin * placed->layer_bytes,
-                       (end - begin) * placed->layer_bytes, node))
-            return false;
-        begin = end;
-    }
-    return true;
-}
-
-void placement_spread(struct placement *placement, int data_fd,
-                      const struct kvw_geometry *geometry,
-                      const struct kvw_layout *layout)
-{
-    if (placement == NULL || placement->n_nodes < 2)
-        return;
-    char *base = map_data(data_fd, layout->data_bytes);
-    if (base == NULL)
-        return;
-    bool is_bound = true;
-    for (uint32_t g = 0; g < geometry->n_groups && is_bound; g++)
-        is_bound =
-            spread_group(placement, base, &geometry->group[g], &layout->group[g]);
-    (void)munmap(base, layout->data_bytes);
-}
-
-/* Pages of a sample that lie elsewhere. A page must be mapped here to be found. */
-static uint32_t misplaced_sample(struct placement *placement, char *layer,
-                                 uint64_t layer_bytes, hwloc_const_nodeset_t wanted,
-                                 hwloc_nodeset_t found)
-{
-    uint64_t n_pages = layer_bytes / KVW_PAGE;
-    uint64_t n_samples = min_u64(n_pages, SAMPLES);
-    uint32_t n_misplaced = 0;
-
-    for (uint64_t i = 0; i < n_samples; i++) {
-        char *page = layer + i * n_pages / n_samples * KVW_PAGE;
-        if (madvise(page, KVW_PAGE, MADV_POPULATE_READ) < 0 ||
-            hwloc_get_area_memlocation(placement->topology, page, KVW_PAGE, found,
-                                       HWLOC_MEMBIND_BYNODESET) < 0)
-            continue;
-        n_misplaced += !hwloc_bitmap_isincluded(found, wanted);
-    }
-    return n_misplaced;
-}
-
-uint64_t placement_misplaced(struct placement *placement, int data_fd,
-                             const struct kvw_geometry *geometry,
-                             const struct kvw_layout *layout)
-{
-    uint64_t n_misplaced = 0;
-
-    if (placement == NULL || placement->n_nodes < 2)
-        return 0;
-    char *base = map_data(data_fd, layout->data_bytes);
-    hwloc_nodeset_t found = hwloc_bitmap_alloc();
-    for (uint32_t g = 0; g < geometry->n_groups && base != NULL && found != NULL; g++) {
-        const struct kvw_geometry_group *group = &geometry->group[g];
-        const struct kvw_layout_group *placed = &layout->group[g];
-        uint64_t n_pages = placed->layer_bytes / KVW_PAGE;
-
-        for (uint32_t l = 0; l < group->n_layers; l++) {
-            uint64_t n = misplaced_sample(
-                placement, base + placed->offset + l * placed->layer_bytes,
-                placed->layer_bytes, placement->node[node_of(placement, group, l)],
-                found);
-            n_misplaced += n * n_pages / min_u64(n_pages, SAMPLES);
-        }
-    }
-    hwloc_bitmap_free(found);
-    if (base != NULL)
-        (void)munmap(base, layout->data_bytes);
-    return n_misplaced;
+    /* "0" or "0-1" or "0,2" */
+    if (host_read_file("/sys/devices/system/node/has_memory", text, sizeof text) <= 0)
+        return false;
+    return sscanf(text, "%u%n", &first, &n_read) == 1 &&
+           (text[n_read] == '-' || text[n_read] == ',');
 }
 
 const char *placement_degraded(const struct placement *placement)
 {
     return placement == NULL ? "" : placement->degraded;
+}
+
+/* -------------------------------------------------------------- choosing ---------- */
+
+/* What caches that are being created have still to take. */
+static void subtract_promised(const struct daemon *daemon, struct kvw_topology *nodes)
+{
+    for (uint32_t c = 0; c < KVW_CACHES_MAX; c++) {
+        const struct cache *cache = daemon->caches[c];
+        if (cache == NULL || cache->state != CACHE_CREATING || cache->plan == NULL)
+            continue;
+        const uint64_t left = cache->total_bytes - cache->done_bytes;
+        for (uint32_t i = 0; i < nodes->n_nodes; i++) {
+            const uint64_t taken = min_u64(left, cache->plan->need_bytes[i]);
+            nodes->node[i].give_bytes -= min_u64(nodes->node[i].give_bytes, taken);
+        }
+    }
+}
+
+/* Of the pool, each node gives its free pages. */
+static uint64_t count_pool(struct kvw_topology *nodes)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < nodes->n_nodes; i++) {
+        nodes->node[i].give_bytes =
+            topology_huge_free(nodes->n_nodes == 1 ? UINT32_MAX
+                                                   : nodes->node[i].number) *
+            KVW_HUGE_PAGE;
+        bytes += nodes->node[i].give_bytes;
+    }
+    return bytes;
+}
+
+/* The pool must hold all of it, and each node its part. */
+static bool plan_on_pool(struct daemon *daemon, struct cache_meta *meta,
+                         const struct kvw_layout *layout, struct kvw_plan *plan)
+{
+    KVW_CLEANUP(kvw_free_cleanup)
+    struct kvw_topology *nodes = malloc(sizeof *nodes);
+    struct kvw_refusal refusal;
+    uint64_t have = 0;
+
+    refusal.text[0] = 0;
+    if (nodes != NULL) {
+        *nodes = daemon->placement->topology.nodes;
+        have = count_pool(nodes);
+        subtract_promised(daemon, nodes);
+        if (have >= layout->data_bytes &&
+            placement_plan(&meta->geometry, layout, nodes, &meta->wish, plan,
+                           &refusal) == 0)
+            return true;
+    }
+    (void)snprintf(meta->note, sizeof meta->note,
+                   "pages 2M: need %" PRIu64 " of the pool, %" PRIu64
+                   " are free%s%.60s; transparent huge pages instead (sysctl -w "
+                   "vm.nr_hugepages=%" PRIu64 " as root, before)",
+                   layout->data_bytes / KVW_HUGE_PAGE, have / KVW_HUGE_PAGE,
+                   refusal.text[0] != 0 ? ": " : "", refusal.text,
+                   layout->data_bytes / KVW_HUGE_PAGE);
+    return false;
+}
+
+int placement_choose(struct daemon *daemon, struct cache_meta *meta,
+                     const struct kvw_layout *layout, struct kvw_plan **out,
+                     struct kvw_refusal *refusal)
+{
+    struct placement *placement = placement_of(daemon);
+    KVW_CLEANUP(kvw_free_cleanup)
+    struct kvw_topology *nodes = malloc(sizeof *nodes);
+    KVW_CLEANUP(kvw_free_cleanup)
+    struct kvw_plan *plan = calloc(1, sizeof *plan);
+
+    if (placement == NULL || nodes == NULL || plan == NULL)
+        return refuse(refusal, -ENOMEM, sizeof *plan, 0,
+                      "cache '%s': the daemon has no memory to place it", meta->name);
+    topology_refresh(&placement->topology);
+    meta->wish.pages = meta->geometry.pages;
+    if (meta->wish.pages == KVW_GEOMETRY_PAGES_2M &&
+        !plan_on_pool(daemon, meta, layout, plan))
+        meta->wish.pages = KVW_GEOMETRY_PAGES_THP;
+    if (meta->wish.pages != KVW_GEOMETRY_PAGES_2M) {
+        *nodes = placement->topology.nodes;
+        subtract_promised(daemon, nodes);
+        for (uint32_t i = 0; i < nodes->n_nodes && !placement->can_bind; i++)
+            nodes->node[i].give_bytes = UINT64_MAX; /* nobody can say where it goes */
+        int error =
+            placement_plan(&meta->geometry, layout, nodes, &meta->wish, plan, refusal);
+        if (error != 0)
+            return error;
+    }
+    *out = take_pointer(&plan);
+    return 0;
 }

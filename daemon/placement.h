@@ -1,41 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which NUMA node the pages of a data segment lie on. A host that forbids to say so is
- * served all the same: placement degrades, and tells.
+ * NUMA nodes as far as the daemon may use them, and what a cache is to lie on. A host that
+ * forbids to say so is served all the same: placement degrades, and tells.
  */
 #ifndef KVW_DAEMON_PLACEMENT_H
 #define KVW_DAEMON_PLACEMENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/pages.h"
+#include "daemon/topology.h"
 #include "proto/base/check.h"
 #include "proto/layout.h"
+#include "proto/placement.h"
 
-struct placement;
+struct cache_meta;
+struct daemon;
 
-/** Look at the host, at the first cache. NULL when there is no memory for it. */
+struct placement {
+    struct topology topology; /* at least one node; made up, if it is not known */
+    struct pages_rights rights;
+    bool can_bind; /* there are several nodes, and they can be bound to */
+    bool can_ask;
+    bool can_move;
+    char degraded[256]; /* what this host does not permit; "" when all is well */
+    char words[384];    /* the machine, and what can be done with it */
+};
+
+/** Look at the host and try what it permits. NULL when there is no memory for it. */
 struct placement *placement_open(void);
-
-/** Try whether memory can be bound to each node. @return nodes with memory. */
-uint32_t placement_try(struct placement *placement);
 
 struct placement *placement_close(struct placement *placement);
 
+/** The daemon's, opened when it is needed first; NULL when there is no memory for it. */
+struct placement *placement_of(struct daemon *daemon);
+
 /**
- * Deal whole layers evenly to the NUMA nodes that have memory. Before anything is
- * allocated: later the pages lie where they lie.
+ * Decide on what a cache's data is to lie: pages (meta->wish.pages, with meta->note for what
+ * it does not get), and the node of each part.
+ *
+ * @return 0 with a plan to be freed; -errno with `refusal`: as placement_plan().
  */
-void placement_spread(struct placement *placement, int data_fd,
-                      const struct kvw_geometry *geometry,
-                      const struct kvw_layout *layout);
+KVW_NODISCARD int placement_choose(struct daemon *daemon, struct cache_meta *meta,
+                                   const struct kvw_layout *layout,
+                                   struct kvw_plan **plan, struct kvw_refusal *refusal);
 
-/** Estimate, from a sample of each layer, the pages that lie on another node than
- * asked. */
-uint64_t placement_misplaced(struct placement *placement, int data_fd,
-                             const struct kvw_geometry *geometry,
-                             const struct kvw_layout *layout);
-
-/** What this host does not permit, in words; "" when all is well. */
+/** What this host does not permit, in words; "" when all is well, or not yet known. */
 const char *placement_degraded(const struct placement *placement);
+
+/** True if this host has more than one NUMA node: a cheap look. */
+bool placement_is_worthwhile(void);
 
 #endif

@@ -75,14 +75,18 @@ int report_stat(struct daemon *daemon, struct client *client,
         .total_bytes = cache->total_bytes,
         .n_attachments = cache->n_attachments,
         .n_owned = count_owned(cache),
-        .placement = meta->placement,
+        .placement = meta->wish.policy,
         .misplaced_pages = meta->misplaced_pages,
+        .pages = meta->wish.pages,
+        .huge_bytes = meta->huge_bytes,
+        .padding_bytes = cache->layout.padding_bytes,
         .uuid = meta->uuid,
         .uuid_bytes = sizeof meta->uuid,
         .geometry = (const uint8_t *)&meta->geometry,
         .geometry_bytes = sizeof meta->geometry,
     };
     memcpy(stated->name, meta->name, sizeof stated->name);
+    memcpy(stated->note, meta->note, sizeof stated->note);
     return 0;
 }
 
@@ -212,6 +216,8 @@ int report_status(struct daemon *daemon, struct client *client,
         .bytes_quota_user = daemon->options->quota_user_bytes,
         .bytes_available = daemon->available_bytes,
         .n_restarts = daemon->options->n_restarts};
+    if (placement_of(daemon) != NULL)
+        memcpy(status->numa, daemon->placement->words, sizeof status->numa);
     describe_degraded(daemon, status->degraded);
     memcpy(status->socket, daemon->options->socket_path, sizeof status->socket);
     memcpy(status->version, DAEMON_VERSION, sizeof DAEMON_VERSION);

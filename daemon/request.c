@@ -8,6 +8,7 @@
 
 #include "daemon/attachment.h"
 #include "daemon/create.h"
+#include "daemon/numa.h"
 #include "daemon/offer.h"
 #include "daemon/restart.h"
 #include "proto/layout.h"
@@ -79,6 +80,10 @@ static serve_fn *function_of(uint32_t type)
         return admin_gc;
     case KVW_MESSAGE_SHUTDOWN:
         return admin_shutdown;
+    case KVW_MESSAGE_NUMA:
+        return numa_serve;
+    case KVW_MESSAGE_MOVE:
+        return numa_serve_move;
     case KVW_MESSAGE_RESTART:
         return restart_serve;
     default:

@@ -22,6 +22,7 @@ enum ring_kind {
     RING_KEEPER = 5, /* the keeper hung up */
     RING_SIGNAL = 6,
     RING_ALLOCATE = 7,
+    RING_CREW = 8, /* the crew has done something */
 };
 
 struct ring_tag {

@@ -23,22 +23,25 @@
 #define SEALS_SIZE (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define SEALS_FROZEN (SEALS_SIZE | F_SEAL_WRITE)
 #define NS_PER_S 1000000000ull
-#define NAME_BYTES 128
+#define HUGE_2M 21u /* MFD_HUGE_2MB */
+#define HUGE_SHIFT 26u
 
-static int memfd_open(const char *name)
+static int memfd_open(const char *name, bool is_huge)
 {
-    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING |
+                           (is_huge ? MFD_HUGETLB | HUGE_2M << HUGE_SHIFT : 0);
+    int fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
 
     if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
-        fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        fd = memfd_create(name, flags);
     return fd < 0 ? -errno : fd;
 }
 
 int segment_create(struct segment *segment, const char *name, uint64_t bytes,
-                   uint32_t mode)
+                   uint32_t mode, bool is_huge)
 {
     KVW_CLEANUP(kvw_fd_cleanup)
-    int fd = memfd_open(name);
+    int fd = memfd_open(name, is_huge);
 
     if (fd < 0)
         return fd;
@@ -49,6 +52,17 @@ int segment_create(struct segment *segment, const char *name, uint64_t bytes,
         return -errno;
     *segment = (struct segment){.fd = take_fd(&fd), .bytes = bytes};
     return 0;
+}
+
+uint8_t segment_pages(const struct segment *segment, uint8_t asked)
+{
+    struct stat status;
+
+    if (asked != KVW_GEOMETRY_PAGES_2M)
+        return asked;
+    return fstat(segment->fd, &status) == 0 && status.st_blksize >= KVW_HUGE_PAGE
+               ? KVW_GEOMETRY_PAGES_2M
+               : KVW_GEOMETRY_PAGES_THP;
 }
 
 int segment_seal(const struct segment *segment)
@@ -114,7 +128,7 @@ bool segment_is_same(const struct segment *a, const struct segment *b)
 int segment_freeze(const char *name, const void *bytes, uint64_t n_bytes)
 {
     KVW_CLEANUP(kvw_fd_cleanup)
-    int fd = memfd_open(name);
+    int fd = memfd_open(name, false);
 
     if (fd < 0)
         return fd;

@@ -21,9 +21,13 @@ struct segment {
         .fd = -1     \
     }
 
-/** A memfd of `bytes` bytes, nothing allocated yet. @return 0 or -errno. */
+/** A memfd of `bytes` bytes, nothing allocated yet; of 2 MiB pages if `is_huge`.
+ * @return 0 or -errno. */
 KVW_NODISCARD int segment_create(struct segment *segment, const char *name,
-                                 uint64_t bytes, uint32_t mode);
+                                 uint64_t bytes, uint32_t mode, bool is_huge);
+
+/** The pages of a segment for which `asked` were asked (enum kvw_geometry_pages). */
+uint8_t segment_pages(const struct segment *segment, uint8_t asked);
 
 /** Forbid resizing and further seals: before any descriptor leaves. @return 0 or
  * -errno. */

@@ -7,10 +7,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -25,6 +27,7 @@
 #include "daemon/placement.h"
 #include "daemon/ring.h"
 #include "daemon/segment.h"
+#include "daemon/topology.h"
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 
@@ -122,7 +125,7 @@ static int try_memfd(void)
     KVW_CLEANUP(kvw_fd_cleanup)
     int frozen = -1;
 
-    int error = segment_create(&segment, "kvwheel:check", KVW_PAGE, 0400);
+    int error = segment_create(&segment, "kvwheel:check", KVW_PAGE, 0400, false);
     if (error == 0)
         error = segment_seal(&segment);
     if (error == 0)
@@ -325,10 +328,17 @@ static void check_pages(struct finding *finding)
     chosen_of("/sys/kernel/mm/transparent_hugepage/shmem_enabled", shmem);
     (void)host_number("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
                       &n_huge);
-    find(
-        finding, LEVEL_OK,
-        "transparent huge pages of shared memory: %s; reserved ones of 2 MiB: %" PRIu64,
-        shmem, n_huge);
+    const bool can_collapse = pages_can_collapse();
+    find(finding, can_collapse ? LEVEL_OK : LEVEL_NOTE,
+         "--pages thp: %s (shmem_enabled is %s); --pages 2M: %" PRIu64
+         " pages of 2 MiB are free of %" PRIu64
+         " in the pool; for more, as root: sysctl -w vm.nr_hugepages=N",
+         can_collapse ? "works" : "this kernel makes no huge page of shared memory",
+         shmem, topology_huge_free(UINT32_MAX), n_huge);
+    if (!can_collapse)
+        mend(finding,
+             "boot Linux 6.1 or later with CONFIG_TRANSPARENT_HUGEPAGE; or echo advise "
+             "> /sys/kernel/mm/transparent_hugepage/shmem_enabled");
 }
 
 /* The value of a line of /proc/self/status. */
@@ -356,13 +366,21 @@ static void check_numa(struct finding *finding)
         find(finding, LEVEL_NOTE, "NUMA nodes unknown: no memory to look at them");
         return;
     }
-    uint32_t n_nodes = placement_try(placement);
+    uint32_t n_nodes = placement->topology.nodes.n_nodes;
     if (placement_degraded(placement)[0] != 0) {
         find(finding, LEVEL_NOTE, "%s", placement_degraded(placement));
         mend(finding, "docker run --cap-add SYS_NICE ...");
     } else {
-        find(finding, LEVEL_OK, "%u with memory%s; allowed: nodes %s, CPUs %s", n_nodes,
-             n_nodes > 1 ? ", and memory can be bound to each" : "", nodes, cpus);
+        find(finding, placement->can_move || n_nodes < 2 ? LEVEL_OK : LEVEL_NOTE,
+             "%u with memory%s; allowed: nodes %s, CPUs %s", n_nodes,
+             n_nodes < 2 ? ""
+             : !placement->can_move
+                 ? ", and memory can be bound to each, but not moved "
+                   "later: that needs CAP_SYS_NICE"
+                 : ", and memory can be bound to each, and moved",
+             nodes, cpus);
+        if (finding->level == LEVEL_NOTE)
+            mend(finding, "setcap cap_sys_nice+ep $(command -v kvwheeld)");
     }
     (void)placement_close(placement);
 }
@@ -423,6 +441,7 @@ int survey_run(void)
 {
     int exit_code = EXIT_CODE_OK;
 
+    (void)signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE is an error code, not a death */
     host_raise_descriptor_limit();
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
         struct finding finding = {0};
@@ -433,4 +452,30 @@ int survey_run(void)
                                                           : EXIT_CODE_FAILED;
     }
     return exit_code;
+}
+
+int survey_topology(void)
+{
+    KVW_CLEANUP(kvw_free_cleanup)
+    struct topology *topology = malloc(sizeof *topology);
+
+    int error = topology == NULL ? -ENOMEM : topology_load(topology);
+    if (error != 0) {
+        fprintf(stderr, "kvwheeld: NUMA nodes unknown: %s\n", strerrordesc_np(-error));
+        return EXIT_CODE_FAILED;
+    }
+    fprintf(stdout, "machine\t%d\t%s\t%s\n", topology->is_this_system, topology->words,
+            topology->left_out);
+    for (uint32_t i = 0; i < topology->nodes.n_nodes; i++) {
+        const struct kvw_topology_node *node = &topology->nodes.node[i];
+        fprintf(stdout, "node\t%u\t%u\t%u\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%s\t",
+                node->number, node->package, node->n_cpus, node->total_bytes,
+                node->give_bytes,
+                topology->is_this_system ? topology_huge_free(node->number) : 0,
+                node->cpus);
+        for (uint32_t j = 0; j < topology->nodes.n_nodes; j++)
+            fprintf(stdout, "%s%u", j > 0 ? " " : "", node->distance[j]);
+        fputs("\n", stdout);
+    }
+    return EXIT_CODE_OK;
 }

@@ -16,4 +16,7 @@
  */
 int survey_run(void);
 
+/** Print the NUMA nodes, a line for each, for `kvwheel plan` and `topo`. @return exit code. */
+int survey_topology(void);
+
 #endif

@@ -10,7 +10,8 @@ packages_build=(build-essential cmake ninja-build pkg-config
 # To run the tests as well:
 packages_test=("${packages_build[@]}" git libcriterion-dev clang-format
     python3 python3-numpy python3-torch libopenblas0-pthread
-    python3-pytest python3-pip python3-setuptools python3-wheel mypy procps)
+    python3-pytest python3-pip python3-setuptools python3-wheel mypy procps
+    qemu-system-x86 busybox-static cpio)
 # For the tests with clang and clang-tidy too:
 packages_full=("${packages_test[@]}" clang clang-tidy)
 

@@ -265,6 +265,11 @@ static int check_group(const struct kvw_geometry *geometry, uint32_t g,
         return refuse(refusal, -EINVAL, 2, group->policy,
                       "group '%s': unknown policy, window kind, position rule or flag",
                       group->name);
+    if (group->is_contiguous && geometry->pages == KVW_GEOMETRY_PAGES_2M)
+        return refuse(refusal, -EINVAL, KVW_GEOMETRY_PAGES_THP, geometry->pages,
+                      "group '%s': contiguous: a ring is mapped twice by small pages; "
+                      "need pages none or thp, have 2M",
+                      group->name);
     if (group->n_heads == 0 || group->n_heads > KVW_HEADS_MAX)
         return refuse(refusal, bound_error(group->n_heads), KVW_HEADS_MAX,
                       group->n_heads, "group '%s': heads: need 1 to %u, have %u",
@@ -373,6 +378,10 @@ int geometry_check(const struct kvw_geometry *geometry, struct kvw_refusal *refu
     if (geometry->has_checksums > 1)
         return refuse(refusal, -EINVAL, 1, geometry->has_checksums,
                       "checksums: need 0 or 1, have %u", geometry->has_checksums);
+    if (geometry->pages > KVW_GEOMETRY_PAGES_2M)
+        return refuse(refusal, -EINVAL, KVW_GEOMETRY_PAGES_2M, geometry->pages,
+                      "pages: need 0 (none), 1 (thp) or 2 (2M), have %u",
+                      geometry->pages);
     if (geometry->n_layers == 0 || geometry->n_layers > KVW_LAYERS_MAX)
         return refuse(refusal, bound_error(geometry->n_layers), KVW_LAYERS_MAX,
                       geometry->n_layers, "layers of all groups: need 1 to %u, have %u",

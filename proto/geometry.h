@@ -45,6 +45,13 @@ enum kvw_geometry_positions {
     KVW_GEOMETRY_WINDOW = 2,   /* its index among the visible rows */
 };
 
+/* Pages that the data segment is made of. */
+enum kvw_geometry_pages {
+    KVW_GEOMETRY_PAGES_NONE = 0, /* the usual small ones */
+    KVW_GEOMETRY_PAGES_THP = 1,  /* transparent huge pages where they fit, else small */
+    KVW_GEOMETRY_PAGES_2M = 2,   /* 2 MiB pages of the administrator's pool */
+};
+
 enum {                           /* flags of a plane */
        KVW_GEOMETRY_ROTATED = 1, /* keys are stored after rotation */
 };
@@ -99,7 +106,8 @@ struct kvw_geometry {
     struct kvw_geometry_partition partition;
     uint8_t
         has_checksums; /* 0 or 1: beside the rows of each head lie their checksums */
-    uint8_t reserved[7];
+    uint8_t pages;     /* enum kvw_geometry_pages; more than none: the data is padded */
+    uint8_t reserved[6];
     struct kvw_geometry_group group[KVW_GROUPS_MAX];
     /* The model's own number of each layer, ascending within a group. Two groups may
      * name the same model layer: self-attention and cross-attention of one block. */

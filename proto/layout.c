@@ -31,6 +31,7 @@ uint64_t layout_hash(void)
         sizeof(struct kvw_geometry_plane),
         offsetof(struct kvw_geometry, model_layer),
         offsetof(struct kvw_geometry, has_checksums),
+        offsetof(struct kvw_geometry, pages),
         sizeof(struct kvw_seat),
         offsetof(struct kvw_seat, incarnation),
         offsetof(struct kvw_seat, since_ns),
@@ -138,6 +139,12 @@ int layout_of(const struct kvw_geometry *geometry, struct kvw_layout *layout,
             return refuse(refusal, -E2BIG, 0, KVW_BYTES_MAX,
                           "group '%s': the data of the cache would exceed %llu bytes",
                           geometry->group[g].name, (unsigned long long)KVW_BYTES_MAX);
+    }
+
+    if (geometry->pages != KVW_GEOMETRY_PAGES_NONE) {
+        layout->padding_bytes =
+            align_up(layout->data_bytes, KVW_HUGE_PAGE) - layout->data_bytes;
+        layout->data_bytes += layout->padding_bytes;
     }
 
     layout->geometry_offset = KVW_PAGE;

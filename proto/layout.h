@@ -29,7 +29,7 @@
 #ifndef KVW_LAYOUT_MAJOR
 #define KVW_LAYOUT_MAJOR 1u /* a reader refuses another */
 #endif
-#define KVW_LAYOUT_MINOR 1u /* a reader accepts a greater one */
+#define KVW_LAYOUT_MINOR 2u /* a reader accepts a greater one */
 
 /* Of a cache; the daemon writes it. */
 enum kvw_control_state {
@@ -59,8 +59,9 @@ struct kvw_control_header {
     uint32_t uid;
     uint32_t gid;
     uint32_t mode;
-    uint32_t lifetime; /* as in a create request */
-    uint8_t reserved[24];
+    uint32_t lifetime;  /* as in a create request */
+    uint32_t placement; /* from minor 2 on; as in a create request */
+    uint8_t reserved[20];
 };
 
 enum kvw_seat_state {
@@ -165,6 +166,7 @@ struct kvw_layout {
     uint64_t control_bytes;
     uint64_t pins_bytes;
     uint64_t data_bytes;
+    uint64_t padding_bytes; /* of these, what fills up the last huge page */
 
     uint64_t geometry_offset; /* control */
     uint64_t seats_offset;

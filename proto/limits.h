@@ -9,6 +9,7 @@
 
 #define KVW_CACHELINE 64u
 #define KVW_PAGE 4096u
+#define KVW_HUGE_PAGE (2u << 20)
 
 /* Geometry of one cache. */
 #define KVW_GROUPS_MAX 16u   /* groups of a cache */
@@ -36,6 +37,9 @@
 #define KVW_NAME_MAX 63u       /* of a cache */
 #define KVW_SHORT_NAME_MAX 15u /* of a group or a plane */
 #define KVW_SOCKET_PATH_MAX 107u
+
+/* NUMA nodes with memory; more are left alone. */
+#define KVW_NODES_MAX 64u
 
 /* Daemon. */
 #define KVW_MESSAGE_MAX 16384u        /* bytes of one wire message */

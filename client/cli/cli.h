@@ -92,6 +92,7 @@ int command_restart(struct cli *cli, int argc, char **argv);
 int command_doctor(struct cli *cli, int argc, char **argv);
 int command_status(struct cli *cli, int argc, char **argv);
 int command_create(struct cli *cli, int argc, char **argv);
+int command_plan(struct cli *cli, int argc, char **argv);
 int command_size(struct cli *cli, int argc, char **argv);
 int command_ls(struct cli *cli, int argc, char **argv);
 int command_show(struct cli *cli, int argc, char **argv);
@@ -100,6 +101,8 @@ int command_gc(struct cli *cli, int argc, char **argv);
 int command_logs(struct cli *cli, int argc, char **argv);
 int command_verify(struct cli *cli, int argc, char **argv);
 int command_who(struct cli *cli, int argc, char **argv);
+int command_move(struct cli *cli, int argc, char **argv);
+int command_topo(struct cli *cli, int argc, char **argv);
 int command_kick(struct cli *cli, int argc, char **argv);
 
 #endif

@@ -131,6 +131,12 @@ static int print_created(const struct cli *cli, const char *name, bool has_exist
            has_existed ? "there is already" : "created", stated->name,
            text_bytes(text, stated->total_bytes),
            text_lifetime(more, stated->lifetime, stated->ttl_seconds), stated->mode);
+    if (stated->note[0] != 0)
+        printf("note: %s\n", stated->note);
+    if (stated->misplaced_pages != 0)
+        printf("note: %llu pages lie on another NUMA node than planned: kvwheel show "
+               "--numa %s\n",
+               (unsigned long long)stated->misplaced_pages, stated->name);
     return CLI_OK;
 }
 
@@ -214,6 +220,9 @@ static void print_size(const struct kvw_spec *spec, const struct kvw_geometry *g
     parts_print(geometry);
     printf("lanes      %u\n", spec->n_lanes);
     printf("data       %s\n", text_bytes(text, bytes->data_bytes));
+    if (bytes->padding_bytes > 0)
+        printf("padding    %s, to whole huge pages\n",
+               text_bytes(text, bytes->padding_bytes));
     printf("control    %s\n", text_bytes(text, bytes->control_bytes));
     printf("in all     %s (%llu bytes)\n", text_bytes(text, bytes->total_bytes),
            (unsigned long long)bytes->total_bytes);
@@ -239,11 +248,12 @@ static json_t *size_json(const struct kvw_spec *spec,
     }
     for (uint32_t rank = 0; rank < spec->n_ranks; rank++)
         json_array_append_new(ranks, json_integer((json_int_t)bytes->rank_bytes[rank]));
-    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:I}", "name",
+    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "name",
                      spec->name, "lanes", (int)spec->n_lanes, "ranks",
                      (int)spec->n_ranks, "parts", parts_json(geometry), "groups",
                      groups, "rank_bytes", ranks, "data_bytes",
-                     (json_int_t)bytes->data_bytes, "control_bytes",
+                     (json_int_t)bytes->data_bytes, "padding_bytes",
+                     (json_int_t)bytes->padding_bytes, "control_bytes",
                      (json_int_t)bytes->control_bytes, "total_bytes",
                      (json_int_t)bytes->total_bytes);
 }

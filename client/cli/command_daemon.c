@@ -262,6 +262,7 @@ static void print_status(const struct kvw_message_status_is *status, bool is_emb
     printf(", %s for each user; the host has %s\n",
            text_bytes(text, status->bytes_quota_user),
            text_bytes(more, status->bytes_available));
+    printf("numa         %s\n", status->numa);
     if (doctor_is_unprotected(status->pid))
         printf("note         not protected from the OOM killer: choom -n -900 -p %u\n",
                status->pid);
@@ -278,7 +279,7 @@ static json_t *status_json(const struct kvw_message_status_is *status, bool is_e
     snprintf(epoch, sizeof epoch, "%016llx", (unsigned long long)status->daemon_epoch);
     return json_pack(
         "{s:i, s:i, s:b, s:s, s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:i, s:s, s:s, "
-        "s:s, s:o}",
+        "s:s, s:s, s:o}",
         "pid", (int)status->pid, "keeper_pid", (int)status->keeper_pid, "embedded",
         (int)is_embedded, "daemon_epoch", epoch, "started_ns",
         (json_int_t)status->started_ns, "caches", (int)status->n_caches, "attachments",
@@ -286,8 +287,8 @@ static json_t *status_json(const struct kvw_message_status_is *status, bool is_e
         (json_int_t)status->bytes_used, "bytes_quota", (json_int_t)status->bytes_quota,
         "bytes_quota_user", (json_int_t)status->bytes_quota_user, "bytes_available",
         (json_int_t)status->bytes_available, "restarts", (int)status->n_restarts,
-        "degraded", status->degraded, "socket", status->socket, "version",
-        status->version, "oom_score_adj",
+        "degraded", status->degraded, "numa", status->numa, "socket", status->socket,
+        "version", status->version, "oom_score_adj",
         score == DOCTOR_OOM_UNKNOWN ? json_null() : json_integer(score));
 }
 

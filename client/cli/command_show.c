@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "client/cli/cli.h"
+#include "client/cli/numa.h"
 #include "client/cli/output.h"
 #include "client/cli/parts.h"
 #include "client/cli/spec_flags.h"
 #include "client/cli/stat.h"
 #include "client/spec.h"
 #include "proto/layout.h"
+#include "proto/placement.h"
 
 /* A cache and, if it could be attached, what it holds. */
 struct shown {
@@ -82,7 +84,14 @@ static void print_head(const struct shown *shown)
            stated->used_ns != 0 ? " ago" : "");
     printf("checksums  %s\n", shown->spec.has_checksums ? "yes" : "no");
     printf("owner      %s, mode %04o\n", text_user(text, stated->uid), stated->mode);
-    printf("misplaced  %llu pages\n\n", (unsigned long long)stated->misplaced_pages);
+    printf("pages      %s, %s of them huge, %s of padding\n",
+           spec_name_pages(stated->pages), text_bytes(text, stated->huge_bytes),
+           text_bytes(more, stated->padding_bytes));
+    if (stated->note[0] != 0)
+        printf("note       %s\n", stated->note);
+    printf("placement  %s, %llu pages misplaced (--numa counts them)\n\n",
+           placement_policy_name(stated->placement),
+           (unsigned long long)stated->misplaced_pages);
 }
 
 static void print_groups(const struct shown *shown)
@@ -263,11 +272,15 @@ static json_t *shown_json(const struct shown *shown)
 
 int command_show(struct cli *cli, int argc, char **argv)
 {
-    static const struct option options[] = {CLI_OPTIONS};
+    static const struct option options[] = {{"numa", no_argument, NULL, 'N'},
+                                            CLI_OPTIONS};
     struct shown shown = {0};
     char name[KVW_NAME_MAX + 1];
+    bool is_numa = false;
+    int option;
 
-    int option = cli_option(cli, argc, argv, ":h", options);
+    while ((option = cli_option(cli, argc, argv, ":h", options)) == 'N')
+        is_numa = true;
     if (option != CLI_END)
         return cli_option_exit(option);
     if (argc - optind != 1)
@@ -277,6 +290,8 @@ int command_show(struct cli *cli, int argc, char **argv)
     int result = cli_connect(cli);
     if (result != CLI_OK)
         return result;
+    if (is_numa)
+        return numa_show(cli, name);
     result = read_cache(cli, name, &shown);
     if (result < 0)
         return cli_fail(cli, result);

@@ -1,64 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvwheeld itself tries the host, for only it knows what it needs. */
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "client/cli/doctor.h"
-#include "client/outside.h"
+#include "client/cli/program.h"
 #include "client/start.h"
 #include "proto/base/cleanup.h"
-
-#define OUTPUT_BYTES 16384u
-#define OUTPUT_NS 20000000000ull
-
-/* Run it with both outputs into a pipe. @return 0 with the pid, or -errno. */
-static int run(const char *program, int output, pid_t *pid)
-{
-    char *const arguments[] = {"kvwheeld", "--check-host", NULL};
-    posix_spawn_file_actions_t actions;
-
-    int error = posix_spawn_file_actions_init(&actions);
-    if (error != 0)
-        return -error;
-    error = posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-    if (error == 0)
-        error = posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
-    if (error == 0)
-        error = posix_spawn(pid, program, &actions, NULL, arguments, environ);
-    (void)posix_spawn_file_actions_destroy(&actions);
-    return -error;
-}
-
-/* Read to the end, or to the deadline. @return false at the deadline. */
-static bool read_all(int fd, char text[OUTPUT_BYTES])
-{
-    const uint64_t deadline_ns = outside_now_ns(CLOCK_MONOTONIC) + OUTPUT_NS;
-    size_t n_bytes = 0;
-
-    for (;;) {
-        struct pollfd readable = {.fd = fd, .events = POLLIN};
-        uint64_t now_ns = outside_now_ns(CLOCK_MONOTONIC);
-        text[n_bytes] = 0;
-        if (now_ns >= deadline_ns)
-            return false;
-        if (poll(&readable, 1, (int)((deadline_ns - now_ns) / 1000000 + 1)) <= 0)
-            continue;
-        ssize_t n_read = read(fd, text + n_bytes, OUTPUT_BYTES - 1 - n_bytes);
-        if (n_read < 0 && errno == EINTR)
-            continue;
-        if (n_read <= 0)
-            return true;
-        n_bytes += (size_t)n_read;
-    }
-}
 
 static bool parse_level(const char *word, enum finding_level *level)
 {
@@ -105,34 +55,10 @@ static void parse(char *text, struct findings *findings)
     }
 }
 
-static int ask(const char *program, char text[OUTPUT_BYTES])
-{
-    int ends[2];
-    int status = 0;
-    pid_t pid = 0;
-
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return -errno;
-    KVW_CLEANUP(kvw_fd_cleanup)
-    int output = ends[0];
-    int error = run(program, ends[1], &pid);
-    close(ends[1]);
-    if (error != 0)
-        return error;
-    bool has_ended = read_all(output, text);
-    if (!has_ended)
-        (void)kill(pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (!has_ended)
-        return -ETIMEDOUT;
-    return WIFEXITED(status) ? 0 : -ECHILD;
-}
-
 void doctor_host(struct findings *findings)
 {
     KVW_CLEANUP(kvw_free_cleanup)
-    char *text = malloc(OUTPUT_BYTES);
+    char *text = malloc(PROGRAM_OUTPUT_BYTES);
     char program[PATH_MAX];
 
     if (text == NULL || start_find(program) < 0) {
@@ -144,7 +70,7 @@ void doctor_host(struct findings *findings)
         return;
     }
     text[0] = 0;
-    int error = ask(program, text);
+    int error = program_ask(program, "--check-host", text);
     parse(text, findings);
     if (error != 0)
         (void)finding_add(findings, FOUND_WRONG, "program", "%s --check-host: %s",

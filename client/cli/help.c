@@ -43,6 +43,14 @@
     "                     allows for each layer, plane, lane and head\n"              \
     "  --checksums        commit writes a checksum of every row, plane and head, 4\n" \
     "                     bytes each; kvwheel verify compares them\n"                 \
+    "  --pages none|thp|2M\n"                                                         \
+    "                     of the rows: 4 KiB (default), transparent huge ones, or\n"  \
+    "                     2 MiB ones of the host's pool; kvwheel doctor says what\n"  \
+    "                     the host gives, kvwheel show what became of it\n"           \
+    "  --placement spread|follow|interleave|node:N|map:N,N,...\n"                     \
+    "                     NUMA nodes: layers dealt evenly (default); each rank's\n"   \
+    "                     part where its worker runs; blocks by turns; all on one;\n" \
+    "                     a node for each rank. kvwheel plan shows which\n"           \
     "  --lanes N          independent sequences (default 1)\n"                        \
     "\n"                                                                              \
     "How ranks share it, in parts of heads x layers x lanes x rows:\n"                \
@@ -174,6 +182,16 @@ const char help_size[] =
     "Bytes of a cache per layer, group and rank and in all: what create allocates.\n"
     "Allocates nothing and needs no daemon.\n" SPEC COMMON EXIT_CODES;
 
+const char help_plan[] =
+    "usage: kvwheel plan (--preset NAME | --config PATH | flags) [options]\n"
+    "\n"
+    "On which NUMA node each part of a cache would lie, and why. Allocates nothing\n"
+    "and needs no daemon. The machine is this one, or another by $HWLOC_SYNTHETIC\n"
+    "(\"pack:2 [numa(memory=64GB)] core:8 pu:1\") or $HWLOC_XMLFILE (lstopo\n"
+    "file.xml), whose nodes then give all that they have.\n" SPEC COMMON "\n"
+    "Exit codes: 0 it fits, 1 it does not (need and have are printed), 2 wrong "
+    "usage.\n";
+
 const char help_ls[] =
     "usage: kvwheel ls\n"
     "\n"
@@ -182,12 +200,32 @@ const char help_ls[] =
     "processes are attached is listed until they detach.\n" COMMON EXIT_CODES;
 
 const char help_show[] =
-    "usage: kvwheel show NAME\n"
+    "usage: kvwheel show [--numa] NAME\n"
     "\n"
     "A cache's groups, planes and windows, its bytes, what each rank holds of it,\n"
     "and for every lane and rank the step and the rows committed. The latter are\n"
     "read by attaching for a moment, which is left out where it would end the cache\n"
-    "(lifetime job, nobody attached). A ttl begins anew.\n" COMMON EXIT_CODES;
+    "(lifetime job, nobody attached). A ttl begins anew.\n"
+    "\n"
+    "  --numa             instead, NUMA nodes: of each rank where its part should\n"
+    "                     lie and why, and where each of its pages does lie, asked\n"
+    "                     of the kernel now\n" COMMON EXIT_CODES;
+
+const char help_move[] =
+    "usage: kvwheel move NAME --rank R --node N\n"
+    "\n"
+    "Move the part of a rank to a NUMA node. Workers go on reading and writing it;\n"
+    "the kernel moves page by page. The daemon needs CAP_SYS_NICE for it.\n"
+    "\n"
+    "  --rank R\n"
+    "  --node N\n" COMMON EXIT_CODES;
+
+const char help_topo[] =
+    "usage: kvwheel topo\n"
+    "\n"
+    "Draw the machine: packages, NUMA nodes, CPUs, memory; and, if a daemon runs, the\n"
+    "ranks of its caches on their nodes, with the CPUs of who holds them.\n" COMMON "\n"
+    "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
 
 const char help_verify[] =
     "usage: kvwheel verify NAME\n"

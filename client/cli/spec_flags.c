@@ -27,6 +27,12 @@ static const struct word kinds[] = {
 static const struct word positions[] = {
     {"absolute", KVW_POSITIONS_ABSOLUTE}, {"window", KVW_POSITIONS_WINDOW}, {NULL, 0}};
 
+/* One more than their numbers: 0 is no word. */
+static const struct word pages[] = {{"none", KVW_PAGES_NONE + 1},
+                                    {"thp", KVW_PAGES_THP + 1},
+                                    {"2M", KVW_PAGES_2M + 1},
+                                    {NULL, 0}};
+
 static const char *word_name(const struct word *words, uint32_t number)
 {
     for (; words->name != NULL; words++) {
@@ -62,6 +68,11 @@ const char *spec_name_kind(uint32_t kind)
 const char *spec_name_positions(uint32_t number)
 {
     return word_name(positions, number);
+}
+
+const char *spec_name_pages(uint32_t number)
+{
+    return word_name(pages, number + 1);
 }
 
 /* ---------------------------------------------------------------- taking ---------- */
@@ -110,6 +121,61 @@ static int take_number(const struct cli *cli, struct spec_flags *flags, int opti
     return CLI_OK;
 }
 
+/* node:N, or map:N,N,... with a node for each rank. */
+static bool take_nodes(const char *list, struct spec_flags *flags)
+{
+    char copy[512];
+    char *rest = copy;
+
+    if (strlen(list) >= sizeof copy)
+        return false;
+    memcpy(copy, list, strlen(list) + 1);
+    for (char *item = strsep(&rest, ","); item != NULL; item = strsep(&rest, ",")) {
+        uint64_t number;
+        if (flags->n_nodes == KVW_RANKS_MAX || !cli_number(item, UINT16_MAX, &number))
+            return false;
+        flags->node[flags->n_nodes++] = (uint16_t)number;
+    }
+    return true;
+}
+
+static int take_placement(const struct cli *cli, const char *value,
+                          struct spec_flags *flags)
+{
+    bool is_good = true;
+
+    flags->n_nodes = 0;
+    if (strcmp(value, "spread") == 0)
+        flags->placement = KVW_PLACEMENT_SPREAD;
+    else if (strcmp(value, "follow") == 0)
+        flags->placement = KVW_PLACEMENT_FOLLOW;
+    else if (strcmp(value, "interleave") == 0)
+        flags->placement = KVW_PLACEMENT_INTERLEAVE;
+    else if (strncmp(value, "map:", 4) == 0) {
+        flags->placement = KVW_PLACEMENT_MAP;
+        is_good = take_nodes(value + 4, flags);
+    } else {
+        flags->placement = KVW_PLACEMENT_NODE;
+        is_good = strncmp(value, "node:", 5) == 0 && take_nodes(value + 5, flags) &&
+                  flags->n_nodes == 1;
+    }
+    return is_good
+               ? CLI_OK
+               : cli_usage(cli,
+                           "--placement: need spread, follow, interleave, node:N or "
+                           "map:N,N,... (a node for each rank); have '%.64s'",
+                           value);
+}
+
+static int take_pages(const struct cli *cli, const char *value,
+                      struct spec_flags *flags)
+{
+    int result = take_word(cli, "--pages", pages, value, &flags->pages);
+
+    flags->pages -= result == CLI_OK;
+    return result;
+}
+
 /* --preset help. */
 static int list_presets(const struct cli *cli)
 {
@@ -152,6 +218,10 @@ int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
     case SPEC_FLAG_CHECKSUMS:
         flags->has_checksums = true;
         return CLI_OK;
+    case SPEC_FLAG_PLACEMENT:
+        return take_placement(cli, value, flags);
+    case SPEC_FLAG_PAGES:
+        return take_pages(cli, value, flags);
     default:
         return take_number(cli, flags, option, value);
     }
@@ -300,6 +370,13 @@ int spec_flags_spec(const struct cli *cli, const struct spec_flags *flags,
     result = split(cli, flags, spec);
     if (result != CLI_OK)
         return result;
+    spec->pages = flags->pages;
+    spec->placement = flags->placement;
+    memcpy(spec->node, flags->node, sizeof spec->node);
+    if (flags->placement == KVW_PLACEMENT_MAP && flags->n_nodes != spec->n_ranks)
+        return cli_usage(cli,
+                         "--placement map: need %u nodes, one for each rank; have %u",
+                         spec->n_ranks, flags->n_nodes);
     result = kvw_spec_check(spec);
     return result < 0 ? cli_fail_as(cli, result, CLI_USAGE) : CLI_OK;
 }

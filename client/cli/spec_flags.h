@@ -14,6 +14,8 @@ enum spec_flag {
     SPEC_FLAG_POLICY,
     SPEC_FLAG_CONTIGUOUS,
     SPEC_FLAG_CHECKSUMS,
+    SPEC_FLAG_PLACEMENT,
+    SPEC_FLAG_PAGES,
     SPEC_FLAG_NUMBERS, /* from here on each has a whole number */
     SPEC_FLAG_CONTEXT = SPEC_FLAG_NUMBERS,
     SPEC_FLAG_RANKS,
@@ -43,6 +45,8 @@ enum spec_flag {
         {"policy", required_argument, NULL, SPEC_FLAG_POLICY},           \
         {"contiguous", no_argument, NULL, SPEC_FLAG_CONTIGUOUS},         \
         {"checksums", no_argument, NULL, SPEC_FLAG_CHECKSUMS},           \
+        {"placement", required_argument, NULL, SPEC_FLAG_PLACEMENT},     \
+        {"pages", required_argument, NULL, SPEC_FLAG_PAGES},             \
         {"context", required_argument, NULL, SPEC_FLAG_CONTEXT},         \
         {"ranks", required_argument, NULL, SPEC_FLAG_RANKS},             \
         {"layer-parts", required_argument, NULL, SPEC_FLAG_LAYER_PARTS}, \
@@ -70,6 +74,10 @@ struct spec_flags {
     uint32_t policy;
     bool is_contiguous;
     bool has_checksums;
+    uint32_t pages;
+    uint32_t placement;
+    uint32_t n_nodes; /* of a map */
+    uint16_t node[KVW_RANKS_MAX];
     uint64_t number[SPEC_FLAG_END - SPEC_FLAG_NUMBERS];
     uint64_t given; /* bit SPEC_FLAG_x - SPEC_FLAG_PRESET */
 };
@@ -92,5 +100,6 @@ const char *spec_name_type(uint32_t type);
 const char *spec_name_policy(uint32_t policy);
 const char *spec_name_kind(uint32_t kind);
 const char *spec_name_positions(uint32_t positions);
+const char *spec_name_pages(uint32_t pages);
 
 #endif

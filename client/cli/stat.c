@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "client/cli/output.h"
+#include "client/cli/spec_flags.h"
 #include "proto/layout.h"
+#include "proto/placement.h"
 
 static int take_stated(const struct kvw_message_stated *stated,
                        struct stat_cache *cache)
@@ -80,7 +82,7 @@ json_t *stat_json(const struct stat_cache *cache)
     snprintf(mode, sizeof mode, "%04o", stated->mode);
     return json_pack(
         "{s:s, s:I, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:I, s:s, s:s, s:i, s:s, "
-        "s:b, s:I, s:b}",
+        "s:b, s:I, s:b, s:s, s:s, s:I, s:I, s:s}",
         "name", stated->name, "id", (json_int_t)stated->cache, "uuid", cache->uuid,
         "data_bytes", (json_int_t)stated->data_bytes, "total_bytes",
         (json_int_t)stated->total_bytes, "ranks", (int)cache->geometry.n_ranks, "owned",
@@ -91,5 +93,8 @@ json_t *stat_json(const struct stat_cache *cache)
         text_user(user, stated->uid), "uid", (int)stated->uid, "mode", mode, "removed",
         (int)(stated->state == KVW_CONTROL_REMOVED), "misplaced_pages",
         (json_int_t)stated->misplaced_pages, "checksums",
-        (int)cache->geometry.has_checksums);
+        (int)cache->geometry.has_checksums, "placement",
+        placement_policy_name(stated->placement), "pages",
+        spec_name_pages(stated->pages), "huge_bytes", (json_int_t)stated->huge_bytes,
+        "padding_bytes", (json_int_t)stated->padding_bytes, "note", stated->note);
 }

@@ -17,8 +17,11 @@ static const struct {
 } calls[] = {
     {"io_uring_setup", SYS_io_uring_setup},
     {"io_uring_register", SYS_io_uring_register},
+    {"mbind", SYS_mbind},
     {"memfd_create", SYS_memfd_create},
+    {"move_pages", SYS_move_pages},
     {"pidfd_open", SYS_pidfd_open},
+    {"set_mempolicy", SYS_set_mempolicy},
 };
 
 static int forbid(uint32_t number)

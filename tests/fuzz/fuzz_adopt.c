@@ -84,7 +84,7 @@ static int make_segment(struct input *input, uint64_t n_bytes)
         n_bytes += KVW_PAGE;
     if (kind == 2)
         n_bytes -= KVW_PAGE;
-    KVW_CHECK(segment_create(&segment, "fuzz", n_bytes, 0600) == 0);
+    KVW_CHECK(segment_create(&segment, "fuzz", n_bytes, 0600, false) == 0);
     if (kind == 3)
         KVW_CHECK(fcntl(segment.fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
     if (kind == 4)

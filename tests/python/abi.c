@@ -59,12 +59,15 @@ static void print_spec(void)
     FIELD(kvw_spec, n_groups);
     FIELD(kvw_spec, n_layers);
     FIELD(kvw_spec, has_checksums);
+    FIELD(kvw_spec, pages);
+    FIELD(kvw_spec, node);
     FIELD(kvw_spec, group);
     FIELD(kvw_spec, model_layer);
     STRUCT(kvw_spec_bytes);
     FIELD(kvw_spec_bytes, total_bytes);
     FIELD(kvw_spec_bytes, data_bytes);
     FIELD(kvw_spec_bytes, control_bytes);
+    FIELD(kvw_spec_bytes, padding_bytes);
     FIELD(kvw_spec_bytes, group_bytes);
     FIELD(kvw_spec_bytes, layer_bytes);
     FIELD(kvw_spec_bytes, rank_bytes);

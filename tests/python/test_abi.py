@@ -19,7 +19,7 @@ ENUMS = [
     ("WINDOW_KINDS", "kvw_window_kind", "KVW_WINDOW_"),
     ("POSITIONS", "kvw_positions", "KVW_POSITIONS_"),
     ("LIFETIMES", "kvw_lifetime", "KVW_LIFETIME_"),
-    ("PLACEMENTS", "kvw_placement", "KVW_PLACEMENT_"),
+    ("PLACEMENTS", "kvw_placement", "KVW_PLACEMENT_"), ("PAGES", "kvw_pages", "KVW_PAGES_"),
     ("PIN_POLICIES", "kvw_pin_policy", "KVW_PIN_"),
     ("PIECE_CLASSES", "kvw_piece_class", "KVW_PIECE_"), ("NUMS", "kvw_num", "KVW_NUM_"),
     ("ROPE_LAYOUTS", "kvw_rope_layout", "KVW_ROPE_"),

@@ -55,6 +55,11 @@ uint64_t outside_mappings_max(void)
     return 65530;
 }
 
+uint32_t outside_node(void)
+{
+    return UINT32_MAX;
+}
+
 const char *outside_variable(const char *name)
 {
     (void)name;

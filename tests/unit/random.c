@@ -95,4 +95,5 @@ void random_geometry(struct random *random, struct kvw_geometry *geometry)
     /* Windows have at most 30 rows here, so that blocks of any size fit into a view. */
     parts->row_block = parts->row_parts == 1 ? 0 : (uint32_t)random_range(random, 1, 9);
     geometry->has_checksums = (uint8_t)random_below(random, 2);
+    geometry->pages = (uint8_t)random_below(random, 2); /* 2M: not where contiguous */
 }

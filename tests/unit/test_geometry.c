@@ -100,6 +100,7 @@ static const struct wrong wrongs[] = {
      "row_block"},
     {"partition reserved", AT(partition.reserved), 1, -EINVAL, 1, 0, "partition"},
     {"checksums, twice", AT(has_checksums), 2, -EINVAL, 1, 2, "checksums"},
+    {"pages", AT(pages), 3, -EINVAL, 2, 3, "pages"},
     {"reserved bytes", AT(reserved[3]), 1, -EINVAL, 0, 1, "unused"},
     {"an unused group", AT(group[2].n_heads), 1, -EINVAL, 0, 1, "unused"},
     {"an unused layer", AT(model_layer[8]), 1, -EINVAL, 0, 1, "unused"},

@@ -463,7 +463,7 @@ Test(messages, an_encoder_without_room_says_so)
 
 Test(messages, unknown_types_are_refused)
 {
-    static const uint32_t unknown[] = {0, 1, 6, 28, 34, 1000, UINT32_MAX};
+    static const uint32_t unknown[] = {0, 1, 6, 28, 38, 1000, UINT32_MAX};
     uint8_t bytes[64] = "kvw1";
 
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {

@@ -141,7 +141,8 @@ static const struct wrong wrongs[] = {
     {"ttl without seconds", AT(lifetime), 1, -EINVAL, "ttl_seconds"},
     {"checksums", AT(has_checksums), 2, -EINVAL, "need 0 or 1, have 2"},
     {"mode", AT(mode), 01600, -EINVAL, "need at most 0777, have 01600"},
-    {"placement", AT(placement), 1, -EINVAL, "placement"},
+    {"placement", AT(placement), 5, -EINVAL, "placement"},
+    {"pages", AT(pages), 3, -EINVAL, "pages"},
     {"no groups", AT(n_groups), 0, -EINVAL, "layers of all groups: need 0, have"},
     {"too many groups", AT(n_groups), UINT32_MAX, -E2BIG, "groups: need 1 to 16"},
     {"layers of no group", AT(n_layers), 7, -EINVAL, "need 6, have n_layers = 7"},
@@ -309,7 +310,7 @@ Test(spec, bytes_are_those_of_the_layout)
             cr_assert_eq(bytes.layer_bytes[g], layout.group[g].layer_bytes);
             groups += bytes.group_bytes[g];
         }
-        cr_assert_eq(groups, bytes.data_bytes);
+        cr_assert_eq(groups, bytes.data_bytes - bytes.padding_bytes);
     }
 }
 
@@ -333,6 +334,7 @@ Test(spec, bytes_of_the_ranks_are_all_bytes)
 
         uint64_t slop = geometry.n_layers * (uint64_t)KVW_PAGE + geometry.n_ranks;
         cr_assert_leq(ranks, bytes.data_bytes);
-        cr_assert_gt(ranks + slop, bytes.data_bytes, "seed %" PRIu64, random.seed);
+        cr_assert_gt(ranks + slop + bytes.padding_bytes, bytes.data_bytes,
+                     "seed %" PRIu64, random.seed);
     }
 }

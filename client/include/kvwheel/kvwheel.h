@@ -117,9 +117,25 @@ enum kvw_lifetime {
     KVW_LIFETIME_KEEP = 2, /* never */
 };
 
-/* Where layers lie. */
+/*
+ * On which NUMA nodes the rows lie. What one node cannot give goes to the nearest that can;
+ * a node without CPUs is used only when it is named. NODE and MAP are refused where the
+ * named node has no room. `kvwheel plan` shows it beforehand, `kvwheel show --numa` after.
+ */
 enum kvw_placement {
-    KVW_PLACEMENT_SPREAD = 0, /* dealt evenly to the NUMA nodes that have memory */
+    KVW_PLACEMENT_SPREAD = 0, /* whole layers, dealt evenly to the nodes */
+    KVW_PLACEMENT_FOLLOW = 1, /* a rank's part lies where its worker runs: dealt evenly
+                                     at first, moved when a worker attaches elsewhere */
+    KVW_PLACEMENT_INTERLEAVE = 2, /* small blocks by turns */
+    KVW_PLACEMENT_NODE = 3,       /* all on node[0] */
+    KVW_PLACEMENT_MAP = 4,        /* the part of rank r on node[r] */
+};
+
+/* Pages that the rows lie on. What the host does not give is said by `kvwheel show`. */
+enum kvw_pages {
+    KVW_PAGES_NONE = 0, /* 4 KiB */
+    KVW_PAGES_THP = 1,  /* huge ones where they fit, 4 KiB elsewhere */
+    KVW_PAGES_2M = 2,   /* of the pool of 2 MiB pages; else as THP. Not contiguous */
 };
 
 /* What a writer does when a reader's pin holds rows it needs. */
@@ -232,6 +248,8 @@ struct kvw_spec {
     uint32_t n_groups;
     uint32_t n_layers;      /* of all groups */
     uint32_t has_checksums; /* 0 (default) or 1: see below */
+    uint32_t pages;         /* enum kvw_pages, default KVW_PAGES_NONE */
+    uint16_t node[64];      /* of placement node and map: the system's numbers */
     struct kvw_spec_group group[KVW_SPEC_GROUPS_MAX];
     uint16_t model_layer[KVW_SPEC_LAYERS_MAX]; /* of each layer, group after group */
 };
@@ -241,6 +259,7 @@ struct kvw_spec_bytes {
     uint64_t total_bytes;   /* what the daemon allocates: data, control and pins */
     uint64_t data_bytes;    /* rows, and their checksums, alone */
     uint64_t control_bytes; /* control and pin segments */
+    uint64_t padding_bytes; /* of the data, what fills up the last huge page */
     uint64_t group_bytes[KVW_SPEC_GROUPS_MAX];
     uint64_t layer_bytes[KVW_SPEC_GROUPS_MAX]; /* of one layer of the group */
     uint64_t rank_bytes[64];                   /* of these, what each rank holds */
@@ -392,6 +411,41 @@ KVW_API_VOID const struct kvw_spec *kvw_cache_spec(const struct kvw_cache *cache
 
 /** The rank of this attachment, or KVW_READER. */
 KVW_API_VOID uint32_t kvw_cache_rank(const struct kvw_cache *cache);
+
+/**
+ * Bind the calling thread to the CPUs of the NUMA node on which this rank's part is to lie,
+ * of those that it may run on already: a launcher's binding (mpirun, Slurm) is narrowed,
+ * never left. Threads that it starts afterwards inherit it, OpenMP's included if they have
+ * not run yet; else see kvw_bind_team(). One call to the daemon.
+ *
+ * In a cache that follows its workers it is the other way round: attach where the worker
+ * is bound, and the part comes to it.
+ *
+ * @return CPUs that the thread is bound to now; 0 if it was left as it was, for a reason
+ *         that kvw_last_error() says (the part lies on several nodes, or there is one node
+ *         only); -ERANGE (the launcher's CPUs are all of other nodes), -EINVAL (a reader
+ *         has no part), -EPERM (the host forbids it), -EPIPE, -KVW_EGONE.
+ */
+KVW_API int kvw_bind_self(struct kvw_cache *cache);
+
+/** Bind the calling thread as kvw_bind_self() has bound another: no call to the daemon, and
+ *  from any thread. @return as kvw_bind_self(). */
+KVW_API int kvw_bind_thread(const struct kvw_cache *cache);
+
+#ifdef _OPENMP
+/** kvw_bind_self() for the calling thread and OpenMP's, in the caller's own OpenMP.
+ *  @return as kvw_bind_self(). */
+static inline int kvw_bind_team(struct kvw_cache *cache)
+{
+    int n_cpus = kvw_bind_self(cache);
+
+    if (n_cpus > 0) {
+#pragma omp parallel reduction(min : n_cpus)
+        n_cpus = kvw_bind_thread(cache);
+    }
+    return n_cpus;
+}
+#endif
 
 /* The part of a group that a rank holds. */
 struct kvw_part {

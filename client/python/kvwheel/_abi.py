@@ -20,7 +20,8 @@ POLICIES = {"roll": 1, "refuse": 2}
 WINDOW_KINDS = {"chunk": 1, "row": 2}
 POSITIONS = {"absolute": 1, "window": 2}
 LIFETIMES = {"job": 0, "ttl": 1, "keep": 2}
-PLACEMENTS = {"spread": 0}
+PLACEMENTS = {"spread": 0, "follow": 1, "interleave": 2, "node": 3, "map": 4}
+PAGES = {"none": 0, "thp": 1, "2m": 2}
 PIN_POLICIES = {"wait": 1, "answer": 2, "revoke": 3}
 PIECE_CLASSES = {"sink": 1, "kept": 2, "past": 3, "current": 4}
 
@@ -89,6 +90,8 @@ class kvw_spec(c.Structure):
         ("n_groups", c.c_uint32),
         ("n_layers", c.c_uint32),
         ("has_checksums", c.c_uint32),
+        ("pages", c.c_uint32),
+        ("node", c.c_uint16 * 64),
         ("group", kvw_spec_group * SPEC_GROUPS_MAX),
         ("model_layer", c.c_uint16 * SPEC_LAYERS_MAX),
     ]
@@ -99,6 +102,7 @@ class kvw_spec_bytes(c.Structure):
         ("total_bytes", c.c_uint64),
         ("data_bytes", c.c_uint64),
         ("control_bytes", c.c_uint64),
+        ("padding_bytes", c.c_uint64),
         ("group_bytes", c.c_uint64 * SPEC_GROUPS_MAX),
         ("layer_bytes", c.c_uint64 * SPEC_GROUPS_MAX),
         ("rank_bytes", c.c_uint64 * 64),

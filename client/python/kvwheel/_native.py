@@ -64,6 +64,7 @@ _CALLS: Dict[str, List[Any]] = {
     "remove": [_P, _S, _INT],
     "attach": [_P, _S, _U32, _P, _P],
     "cache_part": [_P, _U32, _U32, _P],
+    "bind_self": [_P],
     "layer_at": [_P, _U32, _P],
     "layer_of": [_P, _S, _U32, _P],
     "begin": [_P, _U32, _P, _U32, _P],

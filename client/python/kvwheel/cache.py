@@ -245,6 +245,12 @@ class RollingKVCache(_Lanes):
             check(lib.verify(self._core.handle(), tell, None, None))
         return damages
 
+    def bind_self(self) -> int:
+        """Bind this thread to the CPUs of the NUMA node on which this rank's part is to lie,
+        of those that it may run on: how many; 0 if it was left as it was."""
+        with self._core.lock:
+            return check(lib.bind_self(self._core.handle()))
+
     # Its end.
 
     def close(self) -> None:

@@ -98,6 +98,9 @@ class Spec:
     ttl_seconds: int = 0
     mode: int = 0o600
     checksums: bool = False  # of committed rows, for RollingKVCache.verify()
+    placement: str = "spread"  # or follow, interleave, node, map: NUMA nodes
+    nodes: Sequence[int] = ()  # of node: one; of map: one for each rank
+    pages: str = "none"  # or thp, 2M: huge ones
 
     @property
     def ranks(self) -> int:
@@ -161,6 +164,14 @@ class Spec:
                      "ttl_seconds", "mode"):
             setattr(spec, part, getattr(self, part))
         spec.has_checksums = int(self.checksums)
+        spec.placement = _number(_abi.PLACEMENTS, "placement", self.placement)
+        spec.pages = _number(_abi.PAGES, "pages", self.pages.lower())
+        wanted = {"node": 1, "map": self.ranks}.get(self.placement, 0)
+        if len(self.nodes) != wanted:
+            raise ValueError(f"placement {self.placement}: need {wanted} nodes, "
+                             f"have {len(self.nodes)}")
+        for rank, node in enumerate(self.nodes):
+            spec.node[rank] = node
         spec.lifetime = _number(_abi.LIFETIMES, "lifetime", self.lifetime)
         for number, group in enumerate(self.groups):
             _fill_group(spec, number, group)
@@ -185,7 +196,8 @@ class Spec:
         return Spec(spec.name.decode(), groups, spec.n_lanes, spec.head_parts,
                     spec.layer_parts, spec.lane_parts, spec.row_parts, spec.row_block,
                     _name(_abi.LIFETIMES, spec.lifetime), spec.ttl_seconds, spec.mode,
-                    bool(spec.has_checksums))
+                    bool(spec.has_checksums), _name(_abi.PLACEMENTS, spec.placement),
+                    pages=_name(_abi.PAGES, spec.pages))
 
 
 def _fill_group(spec: _abi.kvw_spec, number: int, group: Group) -> None:
