@@ -13,6 +13,7 @@
 #include "bench/bench.h"
 #include "bench/kernels.h"
 #include "bench/local.h"
+#include "bench/pages.h"
 #include "bench/python.h"
 #include "bench/report.h"
 
@@ -22,6 +23,9 @@ static const struct bench_case cases[] = {
     {"kernels",
      "attention, beside the CPU's peak, reading the rows, oneDNN, OpenBLAS, torch",
      kernels_run},
+    {"pages", "attach, first look and attention on huge pages, beside 4 KiB ones",
+     pages_run},
+    {"numa", "memory of each NUMA node, read and written from CPUs of each", numa_run},
     {"python", "update, get and release from Python, beside the same from C",
      python_run},
     {"roll", "a video chunk into a full window, beside torch's ways to roll it",
