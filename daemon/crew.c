@@ -118,9 +118,14 @@ static bool do_slice(struct crew_job *job, uint32_t worker, uint32_t n_workers,
 {
     struct kvw_placement_range range;
 
-    if (load_relaxed(&job->is_cancelled) != 0 ||
-        !next_range(job, worker, n_workers, job->cursor[worker], &range))
+    if (load_relaxed(&job->is_cancelled) != 0)
         return false;
+    const bool is_binding = job->work == PAGES_MOVE && !job->has_bound[worker];
+    if (!next_range(job, worker, n_workers, job->cursor[worker], &range)) {
+        job->has_bound[worker] = true;
+        job->cursor[worker] = 0;
+        return is_binding;
+    }
     const struct pages_slice slice = {
         .fd = job->fd,
         .offset = range.begin,
@@ -131,7 +136,7 @@ static bool do_slice(struct crew_job *job, uint32_t worker, uint32_t n_workers,
         .can_ask = job->can_ask,
         .can_move = job->can_move,
     };
-    *error = pages_do(job->work, &slice, tally);
+    *error = pages_do(is_binding ? PAGES_BIND : job->work, &slice, tally);
     job->cursor[worker] = range.end;
     return *error == 0;
 }

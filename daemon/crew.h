@@ -59,6 +59,7 @@ struct crew_job {
     struct crew_job *next;
     uint32_t workers_left; /* bit w */
     uint64_t cursor[CREW_MAX];
+    bool has_bound[CREW_MAX]; /* a move binds all of its part, and then begins */
     int error;
     struct pages_tally tally;
 };

@@ -273,6 +273,10 @@ int pages_do(enum pages_work work, const struct pages_slice *slice,
         return error;
     if (work != PAGES_COUNT && slice->can_bind && slice->node != PAGES_NO_NODE)
         error = bind_area(mapping.base, slice->bytes, slice->node);
+    if (work == PAGES_BIND) {
+        (void)munmap(mapping.reserved, mapping.reserved_bytes);
+        return error;
+    }
     if (error == 0 && work == PAGES_FILL)
         error = fill(slice, mapping.base, tally);
     else if (error == 0)

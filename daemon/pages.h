@@ -24,6 +24,7 @@ enum pages_work {
         0, /* bind, allocate; what lies elsewhere is moved, if that is allowed */
     PAGES_MOVE = 1,  /* bind, move what lies elsewhere */
     PAGES_COUNT = 2, /* only look */
+    PAGES_BIND = 3,  /* only bind: for a plan that outlives a move cut short */
 };
 
 struct pages_slice {

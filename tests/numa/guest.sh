@@ -55,6 +55,7 @@ for library in $(ldd "${programs[@]}" "$KVW_TESTS/test_cli_forbid" |
     grep -o '/[^ ]*' | grep -v ':$' | sort -u); do
     mkdir -p "$root$(dirname "$library")"
     cp -L "$library" "$root$library"
+    cp -L "$library" "$root/lib/" # the tree may lie in /tmp, which is another one there
 done
 cat >"$root/init" <<'END'
 #!/bin/sh
@@ -62,7 +63,7 @@ mount -t devtmpfs none /dev
 mount -t proc none /proc
 mount -t sysfs none /sys
 mount -t tmpfs none /tmp
-export PATH=/bin HOME=/tmp
+export PATH=/bin HOME=/tmp LD_LIBRARY_PATH=/lib
 mode=$(sed -n 's/.*kvw=\([^ ]*\).*/\1/p' /proc/cmdline | sed 's/,/ /g')
 numa_guest $mode
 echo "kvw-guest-exit $?"
