@@ -26,6 +26,7 @@
 #define BENCH_VARIANTS_MAX 16u /* of one comparison */
 #define BENCH_FLOORS_MAX 2u    /* that a variant is compared with */
 #define BENCH_ROUNDS_MIN 5u    /* however little time there is */
+#define BENCH_LIMITS_MAX 32u   /* given by --limit */
 
 struct kvw_client;
 struct bench_samples;
@@ -35,6 +36,7 @@ enum bench_exit {
     BENCH_FAILED = 1,
     BENCH_USAGE = 2,
     BENCH_NO_DAEMON = 3,
+    BENCH_INVALID = 4, /* a limit is not met, or something is wrong or slower */
 };
 
 struct bench_options {
@@ -46,6 +48,15 @@ struct bench_options {
     bool is_json;
     bool is_list;
     bool is_help;
+    /* Of runs across nodes. */
+    const char *preset;      /* NULL: the built-in workload */
+    const char *plot_folder; /* NULL: no plots */
+    uint64_t window_rows;    /* 0: the workload's */
+    double bound;            /* of compare */
+    bool is_csv;
+    bool is_cold;
+    uint32_t n_limits;
+    const char *limits[BENCH_LIMITS_MAX];
 };
 
 /* How one variant compares with another. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kvwheel-bench: measure this build of kvwheel on this machine. The table of cases and
- * the options; a case lives in a file of its own name.
+ * kvwheel-bench: measure this build of kvwheel, on this machine or across the nodes of an MPI
+ * job. The table of cases of one process and the options; a case lives in a file of its
+ * own name, those across nodes in nodes_run.c.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -11,8 +12,11 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "bench/compare.h"
 #include "bench/kernels.h"
 #include "bench/local.h"
+#include "bench/nodes.h"
+#include "bench/nodes_report.h"
 #include "bench/pages.h"
 #include "bench/python.h"
 #include "bench/report.h"
@@ -35,8 +39,12 @@ static const struct bench_case cases[] = {
 #define N_CASES (sizeof cases / sizeof cases[0])
 
 static const char help[] =
-    "usage: kvwheel-bench [OPTION...] CASE...\n"
-    "Measure kvwheel on this machine. What is compared runs interleaved.\n"
+    "usage: kvwheel-bench [OPTION...] [CASE...]\n"
+    "       mpirun ... kvwheel-bench [OPTION...] [CASE...]\n"
+    "       kvwheel-bench [--bound PERCENT] compare A.json B.json\n"
+    "Measure kvwheel. What is compared runs interleaved. Without a CASE: all of those\n"
+    "across nodes, also where there is but one. Cases of one process and cases across\n"
+    "nodes are not mixed.\n"
     "\n"
     "  --list           list the cases\n"
     "  --json           one JSON object instead of tables\n"
@@ -47,7 +55,18 @@ static const char help[] =
     "  --socket PATH    the daemon's socket (default: the user's, started if absent)\n"
     "  --help\n"
     "\n"
-    "Exit code: 0 done, 1 a case failed, 2 usage, 3 no daemon.\n";
+    "Across nodes:\n"
+    "  --csv            a line for each result\n"
+    "  --preset NAME    the geometry of a model (default: 8 heads of 128, 1024 rows)\n"
+    "  --window ROWS    its window\n"
+    "  --cold           push everything out of the caches before each sample\n"
+    "  --limit 'CASE KEY<=VALUE'  for VALID or INVALID; >= as well; CASE: a pattern;\n"
+    "                   KEY: p50_us p99_us max_us gbps wrong ratio; may be repeated\n"
+    "  --plot FOLDER    SVG files, by gnuplot where it is installed\n"
+    "  --bound PERCENT  of compare: no difference, beside the noise (default: 10)\n"
+    "\n"
+    "Exit code: 0 done, 1 a case failed, 2 usage, 3 no daemon, 4 INVALID, or B is\n"
+    "slower.\n";
 
 static const struct bench_case *find_case(const char *name)
 {
@@ -56,6 +75,15 @@ static const struct bench_case *find_case(const char *name)
             return &cases[i];
     }
     return NULL;
+}
+
+static bool is_across_nodes(const char *name)
+{
+    for (size_t i = 0; nodes_case_at(i) != NULL; i++) {
+        if (strcmp(nodes_case_at(i)->name, name) == 0)
+            return true;
+    }
+    return false;
 }
 
 static int parse_count(const char *text, uint64_t *value)
@@ -77,10 +105,81 @@ static int parse_seconds(const char *text, double *value)
     return is_number && *value >= 0 ? 0 : -EINVAL;
 }
 
+enum option_name {
+    LIST,
+    JSON,
+    FULL,
+    ROUNDS,
+    SECONDS,
+    SEED,
+    SOCKET,
+    HELP,
+    CSV,
+    PRESET,
+    WINDOW,
+    COLD,
+    LIMIT,
+    PLOT,
+    BOUND,
+};
+
+static int add_limit(struct bench_options *options, const char *text)
+{
+    if (!nodes_is_limit(text) || options->n_limits == BENCH_LIMITS_MAX)
+        return -EINVAL;
+    options->limits[options->n_limits++] = text;
+    return 0;
+}
+
+/* One option. @return 0, or -EINVAL: its value is none. */
+static int set_option(struct bench_options *options, int choice)
+{
+    switch (choice) {
+    case LIST:
+        options->is_list = true;
+        return 0;
+    case JSON:
+        options->is_json = true;
+        return 0;
+    case FULL:
+        options->is_full = true;
+        return 0;
+    case ROUNDS:
+        return parse_count(optarg, &options->rounds);
+    case SECONDS:
+        return parse_seconds(optarg, &options->seconds);
+    case SEED:
+        return parse_count(optarg, &options->seed);
+    case SOCKET:
+        options->socket_path = optarg;
+        return 0;
+    case HELP:
+        options->is_help = true;
+        return 0;
+    case CSV:
+        options->is_csv = true;
+        return 0;
+    case PRESET:
+        options->preset = optarg;
+        return 0;
+    case WINDOW:
+        return parse_count(optarg, &options->window_rows);
+    case COLD:
+        options->is_cold = true;
+        return 0;
+    case LIMIT:
+        return add_limit(options, optarg);
+    case PLOT:
+        options->plot_folder = optarg;
+        return 0;
+    default: /* BOUND */
+        return parse_seconds(optarg, &options->bound);
+    }
+}
+
 /* Options up to the first case; getopt says what is wrong, or we do. */
 static int parse_options(int argc, char **argv, struct bench_options *options)
 {
-    enum { LIST, JSON, FULL, ROUNDS, SECONDS, SEED, SOCKET, HELP };
     static const struct option names[] = {
         {"list", no_argument, NULL, LIST},
         {"json", no_argument, NULL, JSON},
@@ -90,43 +189,24 @@ static int parse_options(int argc, char **argv, struct bench_options *options)
         {"seed", required_argument, NULL, SEED},
         {"socket", required_argument, NULL, SOCKET},
         {"help", no_argument, NULL, HELP},
+        {"csv", no_argument, NULL, CSV},
+        {"preset", required_argument, NULL, PRESET},
+        {"window", required_argument, NULL, WINDOW},
+        {"cold", no_argument, NULL, COLD},
+        {"limit", required_argument, NULL, LIMIT},
+        {"plot", required_argument, NULL, PLOT},
+        {"bound", required_argument, NULL, BOUND},
         {NULL, 0, NULL, 0},
     };
     int choice;
     int index = 0;
 
     while ((choice = getopt_long(argc, argv, "", names, &index)) != -1) {
-        int error = 0;
-        switch (choice) {
-        case LIST:
-            options->is_list = true;
-            break;
-        case JSON:
-            options->is_json = true;
-            break;
-        case FULL:
-            options->is_full = true;
-            break;
-        case ROUNDS:
-            error = parse_count(optarg, &options->rounds);
-            break;
-        case SECONDS:
-            error = parse_seconds(optarg, &options->seconds);
-            break;
-        case SEED:
-            error = parse_count(optarg, &options->seed);
-            break;
-        case SOCKET:
-            options->socket_path = optarg;
-            break;
-        case HELP:
-            options->is_help = true;
-            break;
-        default:
+        if (choice == '?')
             return -EINVAL;
-        }
+        int error = set_option(options, choice);
         if (error != 0) {
-            fprintf(stderr, "kvwheel-bench: --%s: '%s' is no number for it\n",
+            fprintf(stderr, "kvwheel-bench: --%s: '%s' is no value for it\n",
                     names[index].name, optarg);
             return error;
         }
@@ -134,16 +214,18 @@ static int parse_options(int argc, char **argv, struct bench_options *options)
     return 0;
 }
 
+/* Known, and all of one kind. */
 static int check_cases(int argc, char **argv)
 {
-    if (optind == argc) {
-        fputs("kvwheel-bench: no case is named; --list shows them\n", stderr);
-        return -EINVAL;
-    }
     for (int i = optind; i < argc; i++) {
-        if (find_case(argv[i]) == NULL) {
+        if (find_case(argv[i]) == NULL && !is_across_nodes(argv[i])) {
             fprintf(stderr, "kvwheel-bench: no case '%s'; --list shows them\n",
                     argv[i]);
+            return -EINVAL;
+        }
+        if (is_across_nodes(argv[i]) != is_across_nodes(argv[optind])) {
+            fprintf(stderr, "kvwheel-bench: '%s' and '%s' are not of one kind\n",
+                    argv[optind], argv[i]);
             return -EINVAL;
         }
     }
@@ -176,10 +258,29 @@ static int run_cases(struct bench *bench, int argc, char **argv)
     return error == 0 ? BENCH_OK : BENCH_FAILED;
 }
 
+static void list_cases(void)
+{
+    for (size_t i = 0; i < N_CASES; i++)
+        printf("%-10s %s\n", cases[i].name, cases[i].line);
+    printf("\nacross nodes:\n");
+    for (size_t i = 0; nodes_case_at(i) != NULL; i++)
+        printf("%-10s %s\n", nodes_case_at(i)->name, nodes_case_at(i)->line);
+}
+
+static int compare(int argc, char **argv, double percent)
+{
+    if (optind + 3 != argc) {
+        fputs("kvwheel-bench: compare takes two reports of --json\n", stderr);
+        return BENCH_USAGE;
+    }
+    return compare_reports(argv[optind + 1], argv[optind + 2], percent / 100);
+}
+
 int main(int argc, char **argv)
 {
-    struct bench_options options = {.seconds = 1, .seed = 1};
+    struct bench_options options = {.seconds = 1, .seed = 1, .bound = 10};
     struct bench bench;
+    int code;
 
     if (parse_options(argc, argv, &options) != 0)
         return BENCH_USAGE;
@@ -188,14 +289,18 @@ int main(int argc, char **argv)
         return BENCH_OK;
     }
     if (options.is_list) {
-        for (size_t i = 0; i < N_CASES; i++)
-            printf("%-10s %s\n", cases[i].name, cases[i].line);
+        list_cases();
         return BENCH_OK;
     }
+    if (optind < argc && strcmp(argv[optind], "compare") == 0)
+        return compare(argc, argv, options.bound);
     if (check_cases(argc, argv) != 0)
         return BENCH_USAGE;
     bench_init(&bench, &options);
-    int code = run_cases(&bench, argc, argv);
+    if (optind == argc || is_across_nodes(argv[optind]))
+        code = nodes_run(&bench, argc - optind, argv + optind);
+    else
+        code = run_cases(&bench, argc, argv);
     bench_fini(&bench);
     return code;
 }

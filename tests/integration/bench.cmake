@@ -10,3 +10,17 @@ set_tests_properties(bench_program PROPERTIES
   LABELS integration TIMEOUT 180
   FAIL_REGULAR_EXPRESSION "${KVW_SANITIZER_REPORT}"
   ENVIRONMENT "KVW_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
+
+# Across ranks: two here, and, long, two on each of two emulated hosts.
+foreach(where here hosts)
+  set(arguments)
+  if(where STREQUAL hosts)
+    set(arguments ${PROJECT_SOURCE_DIR}/tests/mpi/hosts)
+  endif()
+  add_test(NAME bench_nodes_${where}
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/bench_nodes.py ${arguments})
+  set_tests_properties(bench_nodes_${where} PROPERTIES
+    LABELS integration TIMEOUT 180
+    ENVIRONMENT "KVW_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
+endforeach()
+set_property(TEST bench_nodes_hosts APPEND PROPERTY LABELS long)

@@ -63,7 +63,6 @@ def main():
     assert done.returncode == 0 and done.stdout.startswith("local "), done
     done = bench("--help")
     assert done.returncode == 0 and done.stdout.startswith("usage:"), done
-    expect_usage()
     expect_usage("nothing-like-that")
     expect_usage("--rounds", "x", "local")
     expect_usage("--seconds", "-1", "local")
