@@ -27,8 +27,7 @@ static int set_columns(struct decoder *decoder, struct fail *fail)
         struct share columns = share_of(config->intermediate, ranks->n_ranks, r);
         struct share vocab = share_of(config->vocab, ranks->n_ranks, r);
         struct share heads;
-        if (cache_heads(decoder->session->cache, decoder->session->group_self, r,
-                        &heads, fail) != 0)
+        if (session_heads(decoder->session, r, &heads, fail) != 0)
             return -EINVAL;
         if (!session_gives_heads(decoder->session, r))
             heads.n = 0;
