@@ -12,8 +12,8 @@ packages_test=("${packages_build[@]}" git libcriterion-dev clang-format
     python3 python3-numpy python3-torch libopenblas0-pthread
     python3-pytest python3-pip python3-setuptools python3-wheel mypy procps
     qemu-system-x86 busybox-static cpio)
-# For the tests with clang and clang-tidy too:
-packages_full=("${packages_test[@]}" clang clang-tidy)
+# For the tests with clang and clang-tidy, and the long ones with emulated hosts:
+packages_full=("${packages_test[@]}" clang clang-tidy iproute2 slurm-wlm munge)
 
 # say TEXT: one step, with the seconds since the start.
 say() {

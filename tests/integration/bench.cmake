@@ -24,3 +24,10 @@ foreach(where here hosts)
     ENVIRONMENT "KVW_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
 endforeach()
 set_property(TEST bench_nodes_hosts APPEND PROPERTY LABELS long)
+
+if(NOT KVW_SANITIZE)
+  add_test(NAME install_script
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/check-install-script ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+  set_tests_properties(install_script PROPERTIES LABELS integration TIMEOUT 60
+    PASS_REGULAR_EXPRESSION "installed and uninstalled")
+endif()
