@@ -64,7 +64,7 @@ test_help() {
         expect 0 help $command
         says "^usage: kvwheel $command"
     done
-    for command in "" start stop status logs doctor create size ls show verify who kick rm gc; do
+    for command in "" start stop restart run status logs doctor create size plan topo ls show move verify who kick rm gc; do
         ! "$kvwheel" $command --help | grep -E '.{81}' || fail "$command --help is too wide"
     done
     expect 2 help ls show
