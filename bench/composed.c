@@ -166,7 +166,7 @@ VECTOR static inline __mmask16 lanes_of(uint32_t i, uint32_t n)
 {
     if (i >= n)
         return 0;
-    return n - i >= 16 ? 0xffff : (__mmask16)((1u << (n - i)) - 1);
+    return (__mmask16)(n - i >= 16 ? 0xffffu : (1u << (n - i)) - 1);
 }
 
 /* A row of bf16 weights; where there is no bf16, composed_open() was not asked for it. */
