@@ -250,6 +250,8 @@ static void free_all(struct daemon *daemon)
     }
     for (uint32_t i = 0; i < KVW_CACHES_MAX; i++) {
         struct cache *cache = daemon->caches[i];
+        if (cache != NULL)
+            free(cache->plan);
         free(cache); /* its segments are unmapped and closed as the process ends */
     }
     for (uint32_t i = 0; i < KVW_CLIENTS_MAX; i++)
