@@ -41,7 +41,8 @@ fetch_kernel() {
 fetch_kernel || skip "no kernel: apt-get download linux-image-cloud-amd64 failed"
 kernel=$(ls "$cache"/vmlinuz-* | tail -1)
 
-# Busybox, our programs, and the libraries that they name.
+# Busybox, our programs, and the libraries that they name, each once: it lies in the memory of
+# the machine's first node.
 root=$folder/root
 mkdir -p "$root"/{bin,dev,proc,sys,tmp,lib,lib64}
 cp "$(command -v busybox)" "$root/bin/busybox"
@@ -53,9 +54,10 @@ cp "${programs[@]}" "$root/bin/"
 cp "$KVW_TESTS/test_cli_forbid" "$root/bin/forbid"
 for library in $(ldd "${programs[@]}" "$KVW_TESTS/test_cli_forbid" |
     grep -o '/[^ ]*' | grep -v ':$' | sort -u); do
-    mkdir -p "$root$(dirname "$library")"
-    cp -L "$library" "$root$library"
-    cp -L "$library" "$root/lib/" # the tree may lie in /tmp, which is another one there
+    place=$root$(dirname "$library")
+    [[ $library == /lib* || $library == /usr/* ]] || place=$root/lib # /tmp is another one there
+    mkdir -p "$place"
+    cp -L "$library" "$place/"
 done
 cat >"$root/init" <<'END'
 #!/bin/sh
@@ -96,7 +98,8 @@ boot() {
         -kernel "$kernel" -initrd "$folder/initramfs" \
         -append "console=ttyS0 quiet panic=-1 kvw=$mode,$nodes${more:+,$more}" \
         </dev/null >"$folder/log" 2>&1 || true
-    tr -d '\r' <"$folder/log" >"$folder/text"
+    # Progress on the console erases its line: what follows is a line of its own.
+    tr -d '\r' <"$folder/log" | sed 's/^.*\x1b\[K//' >"$folder/text"
     grep -E '^(ok|FAILED|#)' "$folder/text" || true
     echo "$nodes nodes $mode $more: $((SECONDS - seconds)) s, $(grep -c '^ok' "$folder/text" || true) claims"
     if ! grep -q '^kvw-guest-exit 0$' "$folder/text"; then
