@@ -14,15 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "proto/base/align.h"
 #include "proto/base/cleanup.h"
 #include "proto/cpus.h"
 #include "proto/messages.h"
-
-#define NICE 10
 
 struct worker {
     struct crew *crew;
@@ -175,12 +172,13 @@ static void leave(struct worker *worker, struct crew_job *job)
     crew->done = job;
 }
 
+/* To the CPUs of its node. Not nicer than the loop: a worker that waits for a CPU while it
+ * holds the lock of the address space has the loop wait, too. */
 static void prepare(const struct worker *worker)
 {
     cpu_set_t own;
     cpu_set_t cpus;
 
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     cpus_parse(worker->cpus, &cpus);
     if (sched_getaffinity(0, sizeof own, &own) < 0)
         return;

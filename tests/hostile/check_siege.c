@@ -329,12 +329,13 @@ Test(siege, attached_process_whose_memory_cannot_be_looked_at)
 }
 
 /* Creates, touches nothing, removes: 2 GiB each time. */
-static void attack_by_creating(const struct siege *of)
+static void create_forever(const struct siege *of, uint8_t pages)
 {
     struct kvw_geometry geometry = small_geometry(1 << 20);
     struct kvw_message answer;
     int fd = enter(of, true);
 
+    geometry.pages = pages;
     siege_at_work();
     for (;;) {
         if (ask_create(fd, "big", &geometry, 2, 0, &answer) != 0 ||
@@ -343,10 +344,29 @@ static void attack_by_creating(const struct siege *of)
     }
 }
 
+static void attack_by_creating(const struct siege *of)
+{
+    create_forever(of, KVW_GEOMETRY_PAGES_NONE);
+}
+
+static void attack_by_creating_huge(const struct siege *of)
+{
+    create_forever(of, KVW_GEOMETRY_PAGES_THP);
+}
+
 Test(siege, creating_and_removing_two_gigabytes_again_and_again)
 {
     siege_attacker(&siege, attack_by_creating, SIEGE_ENEMY);
 
     siege_watch(&siege, "creating", 2 * WATCH_MS);
+    siege_relieve(&siege);
+}
+
+/* Beside the loop threads fill and collapse them. */
+Test(siege, creating_and_removing_two_gigabytes_of_huge_pages)
+{
+    siege_attacker(&siege, attack_by_creating_huge, SIEGE_ENEMY);
+
+    siege_watch(&siege, "creating huge pages", 2 * WATCH_MS);
     siege_relieve(&siege);
 }
