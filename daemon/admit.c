@@ -132,7 +132,8 @@ static int admit_memory(const struct daemon *daemon, uint64_t total_bytes,
                   " free or reclaimable, less a reserve of %" PRIu64 " and %" PRIu64
                   " for caches being created%s%.150s)",
                   total_bytes, have, available, reserve, promised,
-                  memory.limit[0] != 0 ? "; the limit is " : "", memory.limit);
+                  memory.limit[0] != 0 ? "; the limit is " : host_memory_warning(),
+                  memory.limit);
 }
 
 int admit_bytes(const struct daemon *daemon, uint32_t uid, uint64_t total_bytes,

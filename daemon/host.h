@@ -33,6 +33,10 @@ struct host_memory {
 /** Look at the memory. @return 0; -errno (-EMFILE, -ENOMEM ...): it cannot be told now. */
 KVW_NODISCARD int host_memory(struct host_memory *memory);
 
+/** A warning for who is short of memory, where this machine's own host may give it more, or
+ *  take some, while it runs: "; virtio-balloon: ..."; else "". */
+const char *host_memory_warning(void);
+
 /** vm.max_map_count: mappings that one process may have; the kernel's default when it
  *  cannot be read. */
 uint64_t host_mappings_max(void);

@@ -5,6 +5,7 @@
  * an error: a limit that was overlooked would be found out by the OOM killer.
  */
 #include <errno.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -166,4 +167,30 @@ int host_memory(struct host_memory *memory)
         memory->available = kib * 1024;
     error = commit_limit(text, memory);
     return error != 0 ? error : cgroup_limits(memory);
+}
+
+#define MAY_CHANGE ": the machine's host may give it more memory later, or take some"
+
+/* A driver's folder has a link for each device that it drives. */
+static const struct {
+    const char *devices;
+    const char *warning;
+} lenders[] = {
+    {"/sys/bus/virtio/drivers/virtio_mem/virtio*", "; virtio-mem" MAY_CHANGE},
+    {"/sys/bus/virtio/drivers/virtio_balloon/virtio*", "; virtio-balloon" MAY_CHANGE},
+    {"/sys/bus/vmbus/drivers/hv_balloon/*-*", "; hv-balloon" MAY_CHANGE},
+    {"/sys/devices/system/xen_memory/xen_memory0", "; xen-balloon" MAY_CHANGE},
+};
+
+const char *host_memory_warning(void)
+{
+    const char *warning = "";
+
+    for (size_t i = 0; i < sizeof lenders / sizeof lenders[0] && *warning == 0; i++) {
+        glob_t found = {0};
+        if (glob(lenders[i].devices, GLOB_NOSORT, NULL, &found) == 0)
+            warning = lenders[i].warning;
+        globfree(&found);
+    }
+    return warning;
 }

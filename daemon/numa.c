@@ -295,8 +295,8 @@ int numa_serve_move(struct daemon *daemon, struct client *client,
     if (need > have)
         return refuse(refusal, -ENOMEM, need, have,
                       "move: NUMA node %u: need %" PRIu64 " bytes, have %" PRIu64
-                      " (free or reclaimable, less a reserve)",
-                      move->node, need, have);
+                      " (free or reclaimable, less a reserve)%s",
+                      move->node, need, have, host_memory_warning());
     if (client->pending != PENDING_NONE)
         return refuse(refusal, -EBUSY, 1, 0,
                       "this connection waits for another answer already");

@@ -160,6 +160,14 @@ static uint64_t count_pool(struct kvw_topology *nodes)
     return bytes;
 }
 
+static void warn_of_host(struct kvw_refusal *refusal)
+{
+    const size_t length = strnlen(refusal->text, sizeof refusal->text - 1);
+
+    (void)snprintf(refusal->text + length, sizeof refusal->text - length, "%s",
+                   host_memory_warning());
+}
+
 /* The pool must hold all of it, and each node its part. */
 static bool plan_on_pool(struct daemon *daemon, struct cache_meta *meta,
                          const struct kvw_layout *layout, struct kvw_plan *plan)
@@ -214,6 +222,8 @@ int placement_choose(struct daemon *daemon, struct cache_meta *meta,
             nodes->node[i].give_bytes = UINT64_MAX; /* nobody can say where it goes */
         int error =
             placement_plan(&meta->geometry, layout, nodes, &meta->wish, plan, refusal);
+        if (error == -ENOMEM)
+            warn_of_host(refusal);
         if (error != 0)
             return error;
     }

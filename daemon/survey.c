@@ -283,9 +283,10 @@ static void check_memory(struct finding *finding)
     }
     count(finding, MEMORY_MIN, memory.available);
     find(finding, memory.available < MEMORY_MIN ? LEVEL_WRONG : LEVEL_OK,
-         "%" PRIu64 " MiB can be had, of %" PRIu64 " MiB%s%.200s",
+         "%" PRIu64 " MiB can be had, of %" PRIu64 " MiB%s%.200s%s",
          memory.available >> 20, memory.total >> 20,
-         memory.limit[0] != 0 ? "; the limit is " : "", memory.limit);
+         memory.limit[0] != 0 ? "; the limit is " : "", memory.limit,
+         host_memory_warning());
     if (finding->level == LEVEL_OK)
         return;
     if (strncmp(memory.limit, "/sys/fs/cgroup", 14) == 0)

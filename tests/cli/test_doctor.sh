@@ -61,6 +61,9 @@ test_as_it_is() {
     for what in program io_uring memfd pidfd proc descriptors memory mappings numa folder socket daemon; do
         says "^(ok|note) +$what "
     done
+    if compgen -G "/sys/bus/virtio/drivers/virtio_*/virtio*" | grep -qE "_(mem|balloon)/"; then
+        says "^(ok|note) +memory .*; virtio-(mem|balloon): the machine's host may give it more"
+    fi
     says "^ok +daemon +no daemon at .*; start one: kvwheel start"
     ! grep -E '^wrong' "$folder/out" || fail "something is wrong here"
     expect "0 5" "$kvwheel" doctor --json
