@@ -266,7 +266,7 @@ static int fill(const struct pages_slice *slice, char *base, struct pages_tally 
 int pages_do(enum pages_work work, const struct pages_slice *slice,
              struct pages_tally *tally)
 {
-    struct mapping mapping;
+    struct mapping mapping = {0};
 
     int error = map_slice(slice, &mapping);
     if (error != 0)

@@ -17,8 +17,6 @@ static void show_progress(void *context, uint64_t done_bytes, uint64_t total_byt
         return;
     fprintf(stderr, "\r\033[K%s of %s", text_bytes(done, done_bytes),
             text_bytes(total, total_bytes));
-    if (done_bytes >= total_bytes)
-        fputs("\r\033[K", stderr);
 }
 
 static int print_moved(const struct cli *cli, const struct kvw_message_move *move,
@@ -74,6 +72,8 @@ int command_move(struct cli *cli, int argc, char **argv)
     if (result != CLI_OK)
         return result;
     result = client_call(cli->client, &request, &answer, NULL, 0, show_progress, cli);
+    if (!cli->is_json && isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr); /* what became of it is said in its place */
     return result < 0 ? cli_fail(cli, result)
                       : print_moved(cli, &request.move, &answer.moved);
 }

@@ -271,10 +271,10 @@ static void try_death_while_moving(struct kvw_client *client)
     (void)shell("kvwheel rm d > /dev/null");
 }
 
-/* Of 112 MiB a node has room for one, the machine for two. */
+/* Of 130 MiB a node has room for one, the machine for two. */
 static void try_exhaustion(void)
 {
-    const char spec[] = "--layers 28 --heads 8 --head-dim 128 --window 1024";
+    const char spec[] = "--layers 32 --heads 8 --head-dim 128 --window 1024";
 
     claim(shell("kvwheel create --name x %s --placement node:1", spec) == 0,
           "a cache of half a node is made on it");
