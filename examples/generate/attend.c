@@ -93,7 +93,8 @@ void attend_use(struct attend *attend, struct session *session)
     attend->session = session;
 }
 
-int attend_init(struct attend *attend, struct session *session, struct fail *fail)
+int attend_init(struct attend *attend, struct session *session, const char *kernels,
+                struct fail *fail)
 {
     const struct model_config *config = &session->config;
     const struct settings *settings = &session->plan.settings;
@@ -102,6 +103,7 @@ int attend_init(struct attend *attend, struct session *session, struct fail *fai
 
     *attend = (struct attend){
         .session = session,
+        .kernels = kernels_choose(kernels, settings->type),
         .n_heads = session->kv_heads.n * (config->n_heads / config->n_kv_heads),
         .n_kv_heads = session->kv_heads.n,
         .head_dim = config->head_dim,
@@ -171,17 +173,18 @@ static int rotate(const struct attend *attend, float *rows, uint32_t n_heads,
                   struct fail *fail)
 {
     const size_t head_bytes = sizeof(float) * attend->head_dim;
-    int result = kvw_rope_apply(&(struct kvw_rope_args){
-        .rows = rows,
-        .row_stride = (ptrdiff_t)(head_bytes * n_heads),
-        .head_stride = (ptrdiff_t)head_bytes,
-        .n_rows = open_rows(attend),
-        .n_heads = n_heads,
-        .type = KVW_NUM_F32,
-        .table = &attend->chunk,
-        .position = 0, /* the table begins at the open rows */
-        .position_step = 1,
-    });
+    int result = kernels_rotate(
+        &attend->kernels, &(struct kvw_rope_args){
+                              .rows = rows,
+                              .row_stride = (ptrdiff_t)(head_bytes * n_heads),
+                              .head_stride = (ptrdiff_t)head_bytes,
+                              .n_rows = open_rows(attend),
+                              .n_heads = n_heads,
+                              .type = KVW_NUM_F32,
+                              .table = &attend->chunk,
+                              .position = 0, /* the table begins at the open rows */
+                              .position_step = 1,
+                          });
 
     if (result != 0)
         return fail_set(fail, FAIL_CACHE, "kernels: rotation refused (%d)", result);
@@ -221,19 +224,21 @@ static int convert(const struct attend *attend, const struct kvw_slots *slots,
         for (uint64_t done = 0, n; done < piece->n_rows; done += n) {
             uint64_t row;
             n = next_run(session, piece->row + done, piece->n_rows - done, &row);
-            int result = kvw_rows_convert(&(struct kvw_convert_args){
-                .src = rows + (row - session->rows) * row_elems,
-                .src_row_stride = (ptrdiff_t)(sizeof(float) * row_elems),
-                .src_head_stride = (ptrdiff_t)head_bytes,
-                .dst = kvw_piece_at(to, piece, 0) + done * to->row_bytes,
-                .dst_row_stride = (ptrdiff_t)to->row_bytes,
-                .dst_head_stride = (ptrdiff_t)to->head_bytes,
-                .n_rows = n,
-                .n_heads = attend->n_kv_heads,
-                .n_elems = attend->head_dim,
-                .src_type = KVW_NUM_F32,
-                .dst_type = to->type,
-            });
+            int result = kernels_convert(
+                &attend->kernels,
+                &(struct kvw_convert_args){
+                    .src = rows + (row - session->rows) * row_elems,
+                    .src_row_stride = (ptrdiff_t)(sizeof(float) * row_elems),
+                    .src_head_stride = (ptrdiff_t)head_bytes,
+                    .dst = kvw_piece_at(to, piece, 0) + done * to->row_bytes,
+                    .dst_row_stride = (ptrdiff_t)to->row_bytes,
+                    .dst_head_stride = (ptrdiff_t)to->head_bytes,
+                    .n_rows = n,
+                    .n_heads = attend->n_kv_heads,
+                    .n_elems = attend->head_dim,
+                    .src_type = KVW_NUM_F32,
+                    .dst_type = to->type,
+                });
             if (result != 0)
                 return fail_set(fail, FAIL_CACHE, "kernels: conversion refused (%d)",
                                 result);
@@ -343,33 +348,35 @@ static int run_kernel(const struct attend *attend, uint32_t first, uint32_t n,
     const struct attend_rows *rows = attend->rows;
     const size_t head_bytes = sizeof(float) * attend->head_dim;
     const size_t offset = (size_t)first * attend->n_heads * attend->head_dim;
-    int result = kvw_attn_run(&(struct kvw_attn_args){
-        .q = q + offset,
-        .q_row_stride = (ptrdiff_t)(head_bytes * attend->n_heads),
-        .q_head_stride = (ptrdiff_t)head_bytes,
-        .n_q = n,
-        .n_q_heads = attend->n_heads,
-        .n_kv_heads = attend->n_kv_heads,
-        .head_dim_k = attend->head_dim,
-        .head_dim_v = attend->head_dim,
-        .kv_type = settings_of(attend)->type,
-        .pieces = rows->piece,
-        .n_pieces = rows->n_pieces,
-        .mask = KVW_ATTN_CAUSAL,
-        .q_first_row = attend->session->rows + first,
-        .window_rows = settings_of(attend)->window_rows,
-        .sink_rows = settings_of(attend)->sink_rows,
-        .scale = (float)(1.0 / sqrt(attend->head_dim)),
-        .rope = attend->is_window ? &attend->window : NULL,
-        .out = out + offset,
-        .out_row_stride = (ptrdiff_t)(head_bytes * attend->n_heads),
-        .out_head_stride = (ptrdiff_t)head_bytes,
-        .lse = attend->part_lse == NULL
-                   ? NULL
-                   : attend->part_lse + (size_t)first * attend->n_heads,
-        .lse_row_stride = (ptrdiff_t)(sizeof(float) * attend->n_heads),
-        .lse_head_stride = sizeof(float),
-    });
+    int result = kernels_attend(
+        &attend->kernels,
+        &(struct kvw_attn_args){
+            .q = q + offset,
+            .q_row_stride = (ptrdiff_t)(head_bytes * attend->n_heads),
+            .q_head_stride = (ptrdiff_t)head_bytes,
+            .n_q = n,
+            .n_q_heads = attend->n_heads,
+            .n_kv_heads = attend->n_kv_heads,
+            .head_dim_k = attend->head_dim,
+            .head_dim_v = attend->head_dim,
+            .kv_type = settings_of(attend)->type,
+            .pieces = rows->piece,
+            .n_pieces = rows->n_pieces,
+            .mask = KVW_ATTN_CAUSAL,
+            .q_first_row = attend->session->rows + first,
+            .window_rows = settings_of(attend)->window_rows,
+            .sink_rows = settings_of(attend)->sink_rows,
+            .scale = (float)(1.0 / sqrt(attend->head_dim)),
+            .rope = attend->is_window ? &attend->window : NULL,
+            .out = out + offset,
+            .out_row_stride = (ptrdiff_t)(head_bytes * attend->n_heads),
+            .out_head_stride = (ptrdiff_t)head_bytes,
+            .lse = attend->part_lse == NULL
+                       ? NULL
+                       : attend->part_lse + (size_t)first * attend->n_heads,
+            .lse_row_stride = (ptrdiff_t)(sizeof(float) * attend->n_heads),
+            .lse_head_stride = sizeof(float),
+        });
 
     if (result != 0)
         return fail_set(fail, FAIL_CACHE, "kernels: attention refused (%d)", result);

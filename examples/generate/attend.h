@@ -19,11 +19,13 @@
 
 #include <kvwheel/kernels.h>
 
+#include "examples/generate/kernels.h"
 #include "examples/generate/session.h"
 
 struct attend {
     struct session *session; /* borrowed; see attend_use() */
-    uint32_t n_heads;        /* query heads of this rank */
+    struct kernels kernels;
+    uint32_t n_heads; /* query heads of this rank */
     uint32_t n_kv_heads;
     uint32_t head_dim;
     bool is_window;               /* positions */
@@ -40,9 +42,11 @@ struct attend {
 /** Go on with another session of the same shape. */
 void attend_use(struct attend *attend, struct session *session);
 
-/** Prepare for a session that is open. attend_fini() is allowed also on failure.
+/** Prepare for a session that is open; `kernels`: a name that was checked, or NULL.
+ *  attend_fini() is allowed also on failure.
  *  @return 0 or -EINVAL */
-int attend_init(struct attend *attend, struct session *session, struct fail *fail);
+int attend_init(struct attend *attend, struct session *session, const char *kernels,
+                struct fail *fail);
 
 void attend_fini(struct attend *attend);
 

@@ -62,7 +62,7 @@ static int set_buffers(struct decoder *decoder, size_t n, struct fail *fail)
 }
 
 int decoder_init(struct decoder *decoder, struct model *model, struct session *session,
-                 struct ranks *ranks, struct fail *fail)
+                 const char *kernels, struct ranks *ranks, struct fail *fail)
 {
     const struct model_config *config = &model->config;
     const uint32_t n = session->plan.settings.chunk_rows;
@@ -71,7 +71,7 @@ int decoder_init(struct decoder *decoder, struct model *model, struct session *s
 
     *decoder = (struct decoder){.model = model, .session = session, .ranks = ranks};
     if (model_load(model, ranks->n_ranks, ranks->rank, session->kv_heads, fail) == 0 &&
-        attend_init(&decoder->attend, session, fail) == 0 &&
+        attend_init(&decoder->attend, session, kernels, fail) == 0 &&
         set_columns(decoder, fail) == 0 && set_buffers(decoder, n, fail) == 0)
         (void)ranks_reserve(ranks, n, wide, fail);
     return ranks_agree(ranks, fail);

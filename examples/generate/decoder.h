@@ -34,10 +34,10 @@ struct decoder {
     float *logits; /* [vocab] */
 };
 
-/** Prepare for steps of up to the session's chunk. All ranks call it; it ends in
+/** Prepare for steps of up to the session's chunk; `kernels` as in attend_init(). All ranks call it; it ends in
  * agreement. decoder_fini() is allowed also on failure. @return 0 or -EINVAL */
 int decoder_init(struct decoder *decoder, struct model *model, struct session *session,
-                 struct ranks *ranks, struct fail *fail);
+                 const char *kernels, struct ranks *ranks, struct fail *fail);
 
 void decoder_fini(struct decoder *decoder);
 

@@ -12,6 +12,7 @@
 
 #include "examples/common/flags.h"
 #include "examples/common/ranks.h"
+#include "examples/generate/kernels.h"
 
 const char options_help[] =
     "usage: [mpirun -n R] kvwheel-generate --model DIR --prompt TEXT [flags]\n"
@@ -69,8 +70,11 @@ const char options_help[] =
     "                      was written: the same, nothing is copied), "
     "tokens_per_second,\n"
     "                      ranks, row_parts, nodes, rebuilt (parts that were lost and\n"
-    "                      filled), positions, dtype, seed, resumed_from (row or "
-    "null)\n"
+    "                      filled), positions, dtype, kernels (those used), seed,\n"
+    "                      resumed_from (row or null)\n"
+    "  --kernels NAME      as on a CPU that can do no more than these need: ref\n"
+    "                      (plain C), avx2, avx512, avx512_bf16 (default: the best\n"
+    "                      that this CPU has)\n"
     "  --socket PATH       of kvwheeld (default: $KVWHEEL_SOCKET, or the user's own)\n"
     "  --help\n"
     "\n"
@@ -103,6 +107,7 @@ enum { /* long options without a letter */
        FLAG_NLL_CHUNK,
        FLAG_LOGITS,
        FLAG_JSON,
+       FLAG_KERNELS,
        FLAG_SOCKET,
        FLAG_HELP,
 };
@@ -127,6 +132,7 @@ static const struct option flags[] = {
     {"nll-chunk", required_argument, NULL, FLAG_NLL_CHUNK},
     {"logits", required_argument, NULL, FLAG_LOGITS},
     {"json", no_argument, NULL, FLAG_JSON},
+    {"kernels", required_argument, NULL, FLAG_KERNELS},
     {"socket", required_argument, NULL, FLAG_SOCKET},
     {"help", no_argument, NULL, FLAG_HELP},
     {NULL, 0, NULL, 0},
@@ -232,6 +238,9 @@ static int parse_flag(int flag, const char *text, struct options *options,
     case FLAG_LOGITS:
         options->logits = text;
         return 0;
+    case FLAG_KERNELS:
+        options->kernels = text;
+        return kernels_check(text, fail);
     case FLAG_SOCKET:
         options->socket = text;
         return 0;

@@ -46,6 +46,7 @@ struct options {
     const char *nll;
     const char *logits;
     const char *socket;
+    const char *kernels; /* a variant's name; NULL: the best */
     uint64_t n_tokens;
     uint32_t nll_chunk_rows;
     bool is_json;

@@ -135,7 +135,7 @@ static json_t *pack_common(const struct output *output, const struct result *res
     const uint64_t n = result->is_nll ? result->n_scored : result->n_new_tokens;
 
     return json_pack(
-        "{sIsIsIsIsIsIsIsfsfsIsIsIsIsssssIsbso?ss}", "prompt_tokens",
+        "{sIsIsIsIsIsIsIsfsfsIsIsIsIsssssssIsbso?ss}", "prompt_tokens",
         (json_int_t)result->prompt_rows, "window", (json_int_t)settings->window_rows,
         "sink", (json_int_t)settings->sink_rows, "rolls", (json_int_t)rolls(result),
         "rows", (json_int_t)result->rows, "bytes_new_rows",
@@ -145,8 +145,9 @@ static json_t *pack_common(const struct output *output, const struct result *res
         "row_parts", (json_int_t)settings->row_parts, "nodes",
         (json_int_t)result->n_nodes, "rebuilt", (json_int_t)result->n_rebuilt,
         "positions", settings_positions_name(settings->positions), "dtype",
-        settings_type_name(settings->type), "seed", (json_int_t)settings->sampling.seed,
-        "greedy", (int)settings->sampling.is_greedy, "resumed_from",
+        settings_type_name(settings->type), "kernels", result->kernels, "seed",
+        (json_int_t)settings->sampling.seed, "greedy",
+        (int)settings->sampling.is_greedy, "resumed_from",
         result->is_resumed ? json_integer((json_int_t)result->resumed_row)
                            : json_null(),
         "cache", result->cache);

@@ -30,6 +30,7 @@ struct result {
     uint64_t n_new_tokens; /* by this run */
     uint64_t prompt_rows;
     const struct settings *settings;
+    const char *kernels; /* name of the variant of attention */
     const char *cache;
     const char *socket; /* may be NULL */
     bool is_kept;

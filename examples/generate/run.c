@@ -183,7 +183,8 @@ static int open_text(struct run *run, struct fail *fail)
         return -EINVAL;
     if (session_open(&run->session, options, &run->model, &run->prompt, run->ranks,
                      fail) != 0 ||
-        decoder_init(&run->decoder, &run->model, &run->session, run->ranks, fail) != 0)
+        decoder_init(&run->decoder, &run->model, &run->session, options->kernels,
+                     run->ranks, fail) != 0)
         return -EINVAL;
     if (!session_has_lost(&run->session))
         return 0;
@@ -236,6 +237,7 @@ static int report(struct run *run, uint64_t bytes_written, struct fail *fail)
         .n_new_tokens = session->ids_rows - run->first_ids,
         .prompt_rows = plan->prompt_rows,
         .settings = &plan->settings,
+        .kernels = run->decoder.attend.kernels.name,
         .cache = plan->name,
         .socket = run->options->socket,
         .is_kept = plan->is_kept,
