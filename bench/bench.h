@@ -41,6 +41,7 @@ enum bench_exit {
 
 struct bench_options {
     const char *socket_path; /* NULL: the default one */
+    const char *model;       /* generate: a folder; NULL: the build's */
     uint64_t rounds;         /* of each comparison; 0: as many as fit into seconds */
     double seconds;          /* for each comparison */
     uint64_t seed;           /* of the order of variants */

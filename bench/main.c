@@ -13,6 +13,7 @@
 
 #include "bench/bench.h"
 #include "bench/compare.h"
+#include "bench/generate.h"
 #include "bench/kernels.h"
 #include "bench/local.h"
 #include "bench/nodes.h"
@@ -27,6 +28,9 @@ static const struct bench_case cases[] = {
     {"kernels",
      "attention, beside the CPU's peak, reading the rows, oneDNN, OpenBLAS, torch",
      kernels_run},
+    {"generate",
+     "tokens per second of kvwheel-generate, by references and best kernels",
+     generate_run},
     {"pages", "attach, first look and attention on huge pages, beside 4 KiB ones",
      pages_run},
     {"numa", "memory of each NUMA node, read and written from CPUs of each", numa_run},
@@ -49,6 +53,7 @@ static const char help[] =
     "  --list           list the cases\n"
     "  --json           one JSON object instead of tables\n"
     "  --rounds N       rounds of each comparison (default: as many as fit)\n"
+    "  --model DIR      generate: of this model (default: the one beside this build)\n"
     "  --full           kernels: a chunk at full size, which takes minutes\n"
     "  --seconds S      time for each comparison, at least 5 rounds (default: 1)\n"
     "  --seed N         of the order within a round (default: 1)\n"
@@ -109,6 +114,7 @@ enum option_name {
     LIST,
     JSON,
     FULL,
+    MODEL,
     ROUNDS,
     SECONDS,
     SEED,
@@ -143,6 +149,9 @@ static int set_option(struct bench_options *options, int choice)
         return 0;
     case FULL:
         options->is_full = true;
+        return 0;
+    case MODEL:
+        options->model = optarg;
         return 0;
     case ROUNDS:
         return parse_count(optarg, &options->rounds);
@@ -184,6 +193,7 @@ static int parse_options(int argc, char **argv, struct bench_options *options)
         {"list", no_argument, NULL, LIST},
         {"json", no_argument, NULL, JSON},
         {"full", no_argument, NULL, FULL},
+        {"model", required_argument, NULL, MODEL},
         {"rounds", required_argument, NULL, ROUNDS},
         {"seconds", required_argument, NULL, SECONDS},
         {"seed", required_argument, NULL, SEED},

@@ -11,6 +11,12 @@ set_tests_properties(bench_program PROPERTIES
   FAIL_REGULAR_EXPRESSION "${KVW_SANITIZER_REPORT}"
   ENVIRONMENT "KVW_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
 
+add_test(NAME bench_generate
+  COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/bench_program.py generate)
+set_tests_properties(bench_generate PROPERTIES
+  LABELS "integration;long" TIMEOUT 300
+  ENVIRONMENT "KVW_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
+
 # Across ranks: two here, and, long, two on each of two emulated hosts.
 foreach(where here hosts)
   set(arguments)

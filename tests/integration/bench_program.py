@@ -4,6 +4,7 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 
 BIN = os.environ["KVW_BIN"]
@@ -58,7 +59,19 @@ def check_local(folder):
     assert done.returncode == 3 and not done.stdout, done
 
 
-def main():
+def check_generate():
+    """Whole runs of kvwheel-generate, both ways."""
+    done = bench("generate", "--json", "--rounds", "5")
+    assert done.returncode == 0, done
+    results = json.loads(done.stdout)["results"]
+    names = {result["name"] for result in results}
+    assert "ref" in names and len({result["group"] for result in results}) == 2, results
+    for result in results:
+        assert result.pop("rate_unit") == "tokens/s" and result.pop("rate") > 0, result
+        check_result(result, names)
+
+
+def check_options():
     done = bench("--list")
     assert done.returncode == 0 and done.stdout.startswith("local "), done
     done = bench("--help")
@@ -67,11 +80,21 @@ def main():
     expect_usage("--rounds", "x", "local")
     expect_usage("--seconds", "-1", "local")
     expect_usage("--unknown", "local")
+    expect_usage("--model")
+
+
+def main():
     with tempfile.TemporaryDirectory(prefix="kvwheel-test-") as folder:
         os.environ["KVWHEELD"] = os.path.join(BIN, "kvwheeld")
         os.environ["KVWHEEL_SOCKET"] = os.path.join(folder, "s")
         try:
+            if sys.argv[1:] == ["generate"]:
+                check_generate()
+                return
+            check_options()
             check_local(folder)
+            done = bench("--rounds", "1", "--model", os.path.join(folder, "none"), "generate")
+            assert done.returncode == 1 and "no model at " + folder in done.stderr, done
         finally:
             subprocess.run([os.path.join(BIN, "kvwheel"), "stop"], check=False)
 

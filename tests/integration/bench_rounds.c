@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
+#include "bench/generate.h"
 
 #define ROUNDS 11
 
@@ -44,6 +45,45 @@ static int made_up_times(void *context, struct bench_samples *samples)
 static bool is_near(double a, double b)
 {
     return fabs(a - b) <= 1e-9 * fabs(b);
+}
+
+static int parse(const char *text, struct generate_result *result)
+{
+    return generate_parse(text, strlen(text), result);
+}
+
+static void the_last_line_of_a_run_is_its_result(void)
+{
+    struct generate_result result;
+
+    CHECK(parse("{\"row\": 1, \"token\": 7}\n"
+                "{\"seconds\": 0.5, \"tokens\": [7, 8], \"kernels\": \"ref\"}\n",
+                &result) == 0);
+    CHECK(result.n_tokens == 2 && is_near(result.seconds, 0.5));
+    CHECK(strcmp(result.kernels, "ref") == 0);
+}
+
+static void what_is_no_result_is_refused(void)
+{
+    static const char *const texts[] = {
+        "",
+        "\n",
+        "nothing\n",
+        "[1]\n",
+        "{\"row\": 1, \"token\": 7}\n",
+        "{\"seconds\": 0.5, \"tokens\": [7], \"kernels\": \"ref\"}", /* cut off */
+        "{\"seconds\": 0.5, \"tokens\": [], \"kernels\": \"ref\"}\n",
+        "{\"seconds\": 0, \"tokens\": [7], \"kernels\": \"ref\"}\n",
+        "{\"seconds\": \"1\", \"tokens\": [7], \"kernels\": \"ref\"}\n",
+        "{\"seconds\": 0.5, \"tokens\": 7, \"kernels\": \"ref\"}\n",
+        "{\"seconds\": 0.5, \"tokens\": [7], \"kernels\": 1}\n",
+        "{\"seconds\": 0.5, \"tokens\": [7], "
+        "\"kernels\": \"a name that is longer than any variant's\"}\n",
+    };
+    struct generate_result result;
+
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        CHECK(parse(texts[i], &result) == -EPROTO);
 }
 
 static void quantiles_interpolate(void)
@@ -141,6 +181,8 @@ static void a_batch_is_as_long_as_it_must_be(void)
 
 int main(void)
 {
+    the_last_line_of_a_run_is_its_result();
+    what_is_no_result_is_refused();
     quantiles_interpolate();
     ratios_are_of_medians_within_a_round();
     a_batch_is_as_long_as_it_must_be();
