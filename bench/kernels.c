@@ -275,6 +275,32 @@ static int compare_widths(struct bench *bench, const char *group, uint32_t type)
     return error;
 }
 
+/* The same rows in one piece, as a ring that wraps, and with a sink apart. */
+static int compare_pieces(struct bench *bench, const char *group, uint32_t type)
+{
+    static const char flat[] = "one piece";
+    const struct shape shape = {1512, 1, 1, 128, 8192};
+    const bool is_half = type == KVW_NUM_BF16 && kernels_has_bf16();
+    const char *peak = is_half ? peak_bf16 : peak_f32;
+    struct list list = {0};
+    struct call call;
+    int error = call_init(&call, &shape, type);
+    struct turn whole = turn_of(&call, 1);
+    struct turn wrapped = whole;
+    struct turn sunk = whole;
+
+    turn_cut(&wrapped, 3085, true);
+    turn_cut(&sunk, 4, false);
+    add(&list, flat, peak, NULL, run_attention, &whole);
+    add(&list, "a window that wraps", peak, flat, run_attention, &wrapped);
+    add(&list, "a sink of 4 rows", peak, flat, run_attention, &sunk);
+    add(&list, peak, NULL, NULL, is_half ? run_peak_bf16 : run_peak_f32, &whole);
+    if (error == 0)
+        error = compare(bench, group, &list, call.flops, "GFLOP/s");
+    call_fini(&call);
+    return error;
+}
+
 /* Twelve heads, by one thread and by two. */
 static int compare_threads(struct bench *bench, const char *group, uint32_t type)
 {
@@ -382,6 +408,12 @@ int kernels_run(struct bench *bench)
     if (error == 0)
         error =
             compare_widths(bench, "chunk: 1512 queries, 1 head, bf16", KVW_NUM_BF16);
+    if (error == 0)
+        error =
+            compare_pieces(bench, "chunk: 1512 x 8192 x 128, pieces, f32", KVW_NUM_F32);
+    if (error == 0)
+        error = compare_pieces(bench, "chunk: 1512 x 8192 x 128, pieces, bf16",
+                               KVW_NUM_BF16);
     if (error == 0)
         error = compare_threads(bench, "chunk: 1512 x 4096 x 128, 12 heads, f32",
                                 KVW_NUM_F32);
