@@ -31,25 +31,37 @@ class Model:
         self.kernel = torch.randn(layers, 3, generator=generator) / 2
         self.rope = kvwheel.Rope.grid((max_frames, *GRID), SPLIT)
 
-    def __call__(self, x, time, cache, frame, is_saving, pieces=False):
+    def __call__(self, x, time, cache, frame, is_saving, pieces=False, at=None):
         """One pass over a chunk, [batch, tokens, width], whose first frame is `frame`.
-        pieces: the kernels' linear attention, on the shared memory, in place of torch's."""
+        pieces: the kernels' linear attention, on the shared memory, in place of torch's.
+        at: rotate as if that were the chunk's first frame: sums are stored at absolute
+        frames, and are re-based to it and back."""
         batch, tokens = x.shape[:2]
+        moved = 0 if at is None else (at - frame) * FRAME
         for layer, w in enumerate(self.weights):
             h = torch.tanh(x + time)
             q, k, v = ((h @ w[name]).reshape(batch, tokens, HEADS, HEAD_DIM) for name in "qkv")
             q, k = q.relu(), k.relu()
-            turned_q, turned_k = (self.rope.rotate(part, frame * FRAME) for part in (q, k))
+            turned_q, turned_k = (self.rope.rotate(part, frame * FRAME + moved)
+                                  for part in (q, k))
             past_vk, past_k_sum, tail = cache[layer].get()
-            if pieces:
-                vk, k_sum = families.sums(k, turned_k, v)
+            if moved:
+                past_vk = families.rebase(past_vk, self.rope, moved)
+            vk, k_sum = (families.sums(k, turned_k, v) if pieces else
+                         (torch.einsum("bnhd,bnhk->bhdk", v, turned_k), k.sum(1)))
+            if not pieces:
+                out = attend(q, turned_q, vk + past_vk, k_sum + past_k_sum)
+            elif not moved:
                 out = cache[layer].attend(q, turned_q, vk, k_sum, EPS)
             else:
-                vk, k_sum = torch.einsum("bnhd,bnhk->bhdk", v, turned_k), k.sum(1)
-                out = attend(q, turned_q, vk + past_vk, k_sum + past_k_sum)
+                out = torch.stack([kvwheel.linear_attention(one, [past, own], turned, EPS)
+                                   for one, turned, past, own in zip(
+                                       q, turned_q, zip(past_vk, past_k_sum), zip(vk, k_sum))])
             x = x + torch.tanh(out.flatten(-2)) @ w["o"]
             x = x + self._convolve(layer, x, tail)
             if is_saving:
+                if moved:
+                    vk = families.rebase(vk, self.rope, -moved)
                 cache[layer].update(vk, k_sum, x[:, -FRAME:].flatten(1))
         return x
 
@@ -73,9 +85,9 @@ def attend(q, turned_q, vk, k_sum):
 class Player:
     """Generation over a cache."""
 
-    def __init__(self, cache, model, batch=1, passes=2, pieces=False):
+    def __init__(self, cache, model, batch=1, passes=2, pieces=False, at=None):
         self.cache, self.model, self.batch, self.passes = cache, model, batch, passes
-        self.pieces = pieces
+        self.pieces, self.at = pieces, at
         self.made, self.last, self.prompt, self.outputs = 0, None, 0.0, []
 
     def chunk(self, frames=3):
@@ -101,7 +113,7 @@ class Player:
 
     def _pass(self, x, time, frame, is_saving):
         out = self.model(x, time + self.prompt, self.cache, frame, is_saving,
-                         self.pieces)
+                         self.pieces, self.at)
         self.outputs.append(out)
         return out
 

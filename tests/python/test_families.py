@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family: the same model code over its in-process cache and over kvwheel, by tensors
-and by pieces, three windows and more; and the same calls from C, bit for bit.
+and by pieces, three windows and more; and the same calls from C, bit for bit: rows, rotations,
+attention, sums and what linear attention makes of them.
 
 The models and the in-process caches, which are plain references of what the families'
 public implementations do, are those of examples/python."""
@@ -49,14 +50,17 @@ def video_case(ops, contiguous=True, batch=1, **geometry):
     return play
 
 
-def linear_case(ops, batch=1, blocks=3):
+def linear_case(ops, batch=1, blocks=3, at=None):
+    """A table row of SANA. at: over kvwheel, each chunk is at that frame, and sums are
+    re-based to it; the in-process cache's model stays at absolute frames."""
     geometry = dict(layers=2, batch=batch, heads=sana.HEADS, head_dim=sana.HEAD_DIM,
                     tail_elems=sana.TAIL, blocks=blocks)
 
     def play(is_kvwheel, pieces, client, name):
         cache = (families.LinearCache(**geometry, client=client, name=name) if is_kvwheel
                  else inprocess.LinearCache(**geometry))
-        player = sana.Player(cache, sana.Model(), batch, pieces=pieces)
+        player = sana.Player(cache, sana.Model(), batch, pieces=pieces,
+                             at=at if is_kvwheel else None)
         for op, *arguments in ops:
             getattr(player, op)(*arguments)
         return player.outputs, cache
@@ -128,6 +132,8 @@ CASES = {
     "sana-ring-of-sums": linear_case([("chunk", 4), *chunks(11)]),
     "sana-running-sum": linear_case([("chunk", 4), *chunks(9)], blocks=None),
     "sana-two-samples": linear_case([*chunks(11)], batch=2, blocks=2),
+    "sana-re-based-sums": linear_case([("chunk", 4), *chunks(11)], batch=2, at=7),
+    "sana-re-based-running-sum": linear_case([("chunk", 4), *chunks(9)], blocks=None, at=7),
     "sana-prompt-switch": linear_case([*chunks(6), ("switch", 0.5), *chunks(6)]),
     "sana-running-prompt-switch": linear_case([*chunks(5), ("switch", 0.5), *chunks(5)],
                                               blocks=None),
@@ -172,6 +178,7 @@ def test_the_model_does_not_see_a_difference(case, pieces, client, name, referen
     for number, (a, b) in enumerate(zip(have, want)):
         assert (a - b).abs().max() <= BOUND, f"output {number}"
     assert not (pieces and gathers) or case.startswith("sana")
+    assert trace.n_sums > 30 if case.startswith("sana") else trace.n_attends > 10 or not pieces
     run = subprocess.run([os.environ["KVW_REPLAY"], tmp_path / "trace", f"{name}-c"],
                          capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record what the package calls of the C library, for replay.c: the same calls from C, on a
-cache of its own, must show the same rows and give the same attention, bit for bit.
+cache of its own, must show the same rows and give the same attention and the same sums of
+linear attention, bit for bit.
 
 A trace is a struct kvw_spec and records: an operation (u32), u32 fields, and bytes, each
 block of them behind its length (u64); replay.c reads in the same order."""
@@ -9,11 +10,11 @@ import ctypes as c
 import struct
 
 import numpy as np
-from kvwheel import _abi
+from kvwheel import _abi, families
 from kvwheel._native import lib
 
 BEGIN, UPDATE, COMMIT, ABORT, TRUNCATE, EVICT, KEEP, RESET, RESET_STATE, RESET_LAYER, GET, \
-    RELEASE, ATTEND, END = range(1, 15)
+    RELEASE, ATTEND, ROTATE, LINEAR_SUMS, LINEAR_ATTEND, SUM_PAST, RUNNING, END = range(1, 20)
 _NONE = 0xFFFFFFFF
 _ITEM_BYTES = {1: 4, 2: 2, 3: 2, 4: 1, 5: 1, 6: 4}
 _STEPS = {"truncate": TRUNCATE, "evict": EVICT, "keep": KEEP, "reset": RESET}
@@ -25,16 +26,21 @@ class Trace:
     def __init__(self, monkeypatch, path):
         self._patch, self._path = monkeypatch, path
         self._views = {}  # address of a view's struct: its number, the struct
-        self._n_views = self.n_attends = 0
+        self._n_views = self.n_attends = self.n_sums = 0
         self._spec = None
 
     def __enter__(self):
         self._file = open(self._path, "wb")
         for name in ("create", "begin", "update", "commit", "abort", "reset_state",
-                     "reset_layer", "get", "release", "attn_run", "slots", *_STEPS):
+                     "reset_layer", "get", "release", "attn_run", "linear_update",
+                     "linear_use", "slots", *_STEPS):
             call = getattr(lib, name)
             record = getattr(self, f"_{name}", None) or self._step_of(_STEPS.get(name), name)
             self._patch.setattr(lib, name, self._around(call, record))
+        self._patch.setattr(lib, "rope_apply", self._rotate_of(lib.rope_apply))
+        layer = families.linear.LinearLayer
+        self._patch.setattr(layer, "_sum", self._sum_of(layer._sum))
+        self._patch.setattr(layer, "update", self._running_of(layer.update))
         return self
 
     def __exit__(self, *_):
@@ -147,19 +153,25 @@ class Trace:
     def _piece(self, args, piece):
         """A piece of a view by its distance from the plane's base; others by their bytes."""
         self._bytes(bytes(piece))
-        for number, view in self._views.values():
-            at = piece.k - view.plane[0].base
-            for of in view.piece[: view.n_pieces]:
-                first = of.slot * view.plane[0].row_bytes
-                if first <= at < first + of.n_rows * view.plane[0].row_bytes:
-                    self._op(number)
-                    self._file.write(struct.pack("<QQ", at, piece.v - view.plane[1].base))
-                    return
-        self._op(_NONE)
+        if self._is_of_view(piece.k, piece.v):
+            return
         self._bytes(_strided(piece.k, piece.n_rows, piece.k_row_stride, args.n_kv_heads,
                              piece.k_head_stride, args.head_dim_k))
         self._bytes(_strided(piece.v, piece.n_rows, piece.v_row_stride, args.n_kv_heads,
                              piece.v_head_stride, args.head_dim_v))
+
+    def _is_of_view(self, first, second):
+        """Whether these addresses are of rows of a view, in its first two planes: its number,
+        or that of none, and how far they are from where the planes begin."""
+        for number, view in self._views.values():
+            at, bytes_ = first - view.plane[0].base, view.plane[0].row_bytes
+            for of in view.piece[: view.n_pieces]:
+                if of.slot * bytes_ <= at < (of.slot + of.n_rows) * bytes_:
+                    self._op(number)
+                    self._file.write(struct.pack("<QQ", at, second - view.plane[1].base))
+                    return True
+        self._op(_NONE)
+        return False
 
     def _rope(self, address):
         if not address:
@@ -171,12 +183,88 @@ class Trace:
             self._bytes(c.string_at(part, table.n_positions * table.row_stride))
 
 
+    # Sums of linear attention, and what turns them.
+
+    def _rotate_of(self, call):
+        def rotated(reference):
+            args = reference._obj
+            before = _rows_to_rotate(args)
+            answer = call(reference)
+            if answer == 0:
+                self._op(ROTATE)
+                self._bytes(bytes(args))
+                self._bytes(before)
+                self._rope(args.table)
+                self._bytes(_rows_to_rotate(args))
+            return answer
+        return rotated
+
+    def _linear_update(self, reference):
+        args = reference._obj
+        self._op(LINEAR_SUMS)
+        self._bytes(bytes(args))
+        for address in (args.k, args.k_rotated):
+            self._bytes(_strided(address, args.n_rows, args.k_row_stride, args.n_heads,
+                                 args.k_head_stride, args.head_dim_k))
+        self._bytes(_strided(args.v, args.n_rows, args.v_row_stride, args.n_heads,
+                             args.v_head_stride, args.head_dim_v))
+        self._state(args, args.state)
+
+    def _linear_use(self, reference):
+        args = reference._obj
+        self.n_sums += args.n_states
+        self._op(LINEAR_ATTEND, args.n_states)
+        self._bytes(bytes(args))
+        for state in (_abi.kvw_linear_state * args.n_states).from_address(args.states):
+            self._bytes(bytes(state))
+            if not self._is_of_view(state.vk, state.k_sum):
+                self._state(args, state)
+        for address in (args.q, args.q_rotated):
+            self._bytes(_strided(address, args.n_q, args.q_row_stride, args.n_heads,
+                                 args.q_head_stride, args.head_dim_k))
+        self._bytes(_strided(args.out, args.n_q, args.out_row_stride, args.n_heads,
+                             args.out_head_stride, args.head_dim_v))
+
+    def _state(self, args, state):
+        """vk and k_sum, packed."""
+        self._bytes(_strided(state.vk, args.n_heads, state.vk_head_stride, args.head_dim_v,
+                             state.vk_row_stride, args.head_dim_k))
+        self._bytes(_strided(state.k_sum, args.n_heads, state.k_sum_head_stride, 1, 0,
+                             args.head_dim_k))
+
+    def _sum_of(self, sum_past):
+        """LinearLayer's sum of what a view shows of the past: kvw_sum_past() in C."""
+        def summed(layer, view):
+            sums = sum_past(layer, view)
+            self.n_sums += view.n_rows
+            self._op(SUM_PAST, self._views[c.addressof(view._struct)][0])
+            for one in sums:
+                self._bytes(one.numpy().tobytes())
+            return sums
+        return summed
+
+    def _running_of(self, update):
+        """The chunk's own sums; with the past's, C stores what the next UPDATE has."""
+        def updated(layer, vk, k_sum, tail):
+            if layer._is_running:
+                self._op(RUNNING, layer._state.index, len(vk))
+                for own in zip(vk, k_sum):
+                    for one in own:
+                        self._bytes(one.numpy().tobytes())
+            update(layer, vk, k_sum, tail)
+        return updated
+
+
+def _rows_to_rotate(args):
+    table = _abi.kvw_rope_table.from_address(args.table)
+    return _strided(args.rows, args.n_rows, args.row_stride, args.n_heads, args.head_stride,
+                    2 * table.n_pairs)
+
+
 def _strided(address, n, row_stride, heads, head_stride, elems):
     """[n, heads, elems] of float, packed."""
     return b"".join(c.string_at(address + r * row_stride + h * head_stride, elems * 4)
                     for r in range(n) for h in range(heads))
-
-
 
 
 assert np.little_endian
