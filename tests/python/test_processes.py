@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two Python processes on one cache: nothing is copied, waits work, either may be killed."""
 
+import _thread
 import select
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
+import kvwheel
 import pytest
 
 SCRIPT = Path(__file__).parent / "process.py"
@@ -110,3 +114,37 @@ def test_a_writer_that_is_killed_leaves_its_last_commit(start):
     again = start("writer")
     assert again("rows") == "15" and again("write 3") == "24"
     assert reader("wait 24") == "there" and reader("look") == window(24)
+
+
+def attach_rank_0(name, client, seconds):
+    return kvwheel.RollingKVCache.attach(name, rank=0, client=client, owner_timeout=seconds)
+
+
+def test_a_rank_that_is_held_is_busy_when_the_time_is_over(start, name, client):
+    writer = start("writer")
+    for seconds in (0, 0.01, 0.5):  # at once, within a slice of the wait, over several
+        begin = time.monotonic()
+        with pytest.raises(kvwheel.Busy, match=str(writer.of.pid)):
+            attach_rank_0(name, client, seconds)
+        assert time.monotonic() - begin >= seconds
+    for seconds in (-1, float("nan")):
+        with pytest.raises(ValueError, match="timeout"):
+            attach_rank_0(name, client, seconds)
+
+
+@pytest.mark.parametrize("seconds", [None, 20])
+def test_a_rank_is_waited_for_until_its_process_ends(start, name, client, seconds):
+    writer = start("writer")
+    writer("write 2")
+    killer = threading.Timer(0.5, writer.of.kill)  # likely while it is waited for
+    killer.start()
+    with attach_rank_0(name, client, seconds) as cache:
+        assert cache.lane(0).rows() == 6
+    killer.join()
+
+
+def test_a_wait_for_a_rank_is_broken_off_by_ctrl_c(start, name, client):
+    start("writer")
+    with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.3, _thread.interrupt_main).start()
+        attach_rank_0(name, client, None)

@@ -159,6 +159,8 @@ class RollingKVCache(_Lanes):
     lifetime (job, ttl, keep), ttl (seconds): changes to what preset and config say.
     pin_policy: what a writer does when a reader's pin is in the way (wait, answer, revoke).
     timeout: seconds of begin and other steps.
+    owner_timeout: seconds to wait for the end of a process that holds the rank (None: until
+    it ends), as after a job was killed. Busy if it is held then still; default 0: at once.
 
     Calls on the cache go to all lanes of this rank; lane(i) is one of them.
     """
@@ -171,7 +173,7 @@ class RollingKVCache(_Lanes):
                  contiguous: Union[None, bool, Sequence[str]] = None,
                  lifetime: Optional[str] = None, ttl: Optional[int] = None,
                  pin_policy: str = "wait", timeout: Optional[float] = 30.0,
-                 spin_us: int = 30) -> None:
+                 spin_us: int = 30, owner_timeout: Optional[float] = 0.0) -> None:
         if sum(one is not None for one in (preset, config, spec)) > 1:
             raise ValueError("need one of preset, config and spec")
         if preset is not None:
@@ -189,7 +191,8 @@ class RollingKVCache(_Lanes):
         else:
             self.is_new = False
         assert name is not None
-        attachment = Attachment(self._client, name, rank, pin_policy, timeout, spin_us)
+        attachment = Attachment(self._client, name, rank, pin_policy, timeout, spin_us,
+                                owner_timeout)
         core = Core(attachment, rank)
         super().__init__(core, core.lanes())
         self.name, self.rank, self.spec = name, rank, core.spec

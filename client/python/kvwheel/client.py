@@ -2,8 +2,10 @@
 """The connection to a daemon, and an attachment as the rest of the package sees it."""
 
 import ctypes as c
+import errno
 import os
 import threading
+import time
 import warnings
 import weakref
 from collections import deque
@@ -13,6 +15,8 @@ from typing import Any, Callable, Deque, Optional, Union
 from . import _abi, errors
 from ._native import check, lib, nanoseconds, strerror
 from .spec import Spec
+
+WAIT_SLICE = 0.2  # seconds after which a wait looks whether somebody pressed Ctrl-C
 
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
@@ -116,7 +120,8 @@ class Attachment:
     """A struct kvw_cache, kept while anything shows its memory."""
 
     def __init__(self, client: Client, name: str, rank: int, pin_policy: str,
-                 timeout: Optional[float], spin_us: int) -> None:
+                 timeout: Optional[float], spin_us: int,
+                 owner_timeout: Optional[float] = 0.0) -> None:
         policy = _abi.PIN_POLICIES.get(pin_policy)
         if policy is None:
             raise ValueError(f"pin_policy: need one of {', '.join(_abi.PIN_POLICIES)}, "
@@ -128,10 +133,27 @@ class Attachment:
         self.stats = Stats()
         self._views_held = 0
         self._ended: Deque[_abi.kvw_view] = deque()
-        with client.lock:
-            check(lib.attach(client.live(), name.encode(), rank, c.byref(options),
-                             c.byref(self.handle)))
+        self._attach(rank, options, owner_timeout)
         client._attachments.add(self)
+
+    def _attach(self, rank: int, options: _abi.kvw_attach_options,
+                owner_timeout: Optional[float]) -> None:
+        """Wait for the rank by slices, so that Ctrl-C works and others have the client."""
+        nanoseconds(owner_timeout)  # refuses what is no time
+        end = None if owner_timeout is None else time.monotonic() + owner_timeout
+        while True:
+            begin = time.monotonic()
+            left = WAIT_SLICE if end is None else min(WAIT_SLICE, max(end - begin, 0))
+            options.owner_timeout_ns = nanoseconds(left)
+            with self.client.lock:
+                answer = lib.attach(self.client.live(), self.name.encode(), rank,
+                                    c.byref(options), c.byref(self.handle))
+                now = time.monotonic()
+                is_over = (end is not None and now >= end
+                           or now - begin < left / 2)  # there is nobody to wait for
+                if answer != -errno.EBUSY or is_over:
+                    check(answer)
+                    return
 
     def live(self) -> c.c_void_p:
         """The handle, for a call: views that ended meanwhile are released first."""

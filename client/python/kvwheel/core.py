@@ -9,11 +9,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from . import _abi
 from ._native import check, lib, nanoseconds
-from .client import Attachment
+from .client import WAIT_SLICE, Attachment
 from .errors import OutOfRange, OwnerDied
 from .spec import Group, Spec
-
-_WAIT_SLICE = 0.2  # seconds after which a wait looks whether somebody pressed Ctrl-C
 
 Groups = Union[None, str, Sequence[str]]
 Counts = Union[int, Mapping[str, int]]
@@ -247,7 +245,7 @@ class Core:
         ranks = range(self.spec.ranks) if rank == _abi.ALL_RANKS else (rank,)
         owned: Optional[set] = None
         while True:
-            left = _WAIT_SLICE if end is None else min(_WAIT_SLICE, end - time.monotonic())
+            left = WAIT_SLICE if end is None else min(WAIT_SLICE, end - time.monotonic())
             with self.lock:
                 answer = call(nanoseconds(max(left, 0)))
                 is_late = end is not None and time.monotonic() >= end
