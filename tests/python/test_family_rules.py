@@ -2,10 +2,12 @@
 """What goes wrong in caches of the field, family by family, and does not here. The numbers
 are those of docs/pitfalls.md."""
 
+import gc
 import math
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import kvwheel
@@ -548,3 +550,50 @@ def test_the_same_rows_come_out_of_every_stride(client, name, rng):
         cache.begin(8)
         assert all(torch.equal(part, k) for part in cache[0].update(k, k))
         cache.abort()
+
+
+# Any family.
+
+def use_video(client, name):
+    cache = make_video(client, name)
+    write(cache, 3, 1)
+    cache.cross[0].get()
+    return cache
+
+
+def use_sums(client, name):
+    cache = LinearCache(1, 1, 1, 2, 3, blocks=2, client=client, name=name)
+    cache.begin()
+    cache[0].update(torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2), torch.ones(1, 3))
+    cache.commit(3)
+    return cache
+
+
+def use_images(client, name):
+    cache = make_images(client, name)
+    cache.set_mode("write")
+    cache[0].update(image(2, 1), image(2, 1))
+    cache.set_mode("read")
+    return cache
+
+
+def use_text(client, name):
+    cache = TextCache(TextCache.spec(name, [8, None], HEADS, 8, context=32, chunk=4), client)
+    cache.begin(4)
+    for layer in range(2):
+        cache[layer].update(image(4, 1), image(4, 1))
+    cache.commit()
+    return cache
+
+
+@pytest.mark.parametrize("use", [use_video, use_sums, use_images, use_text])
+def test_a_cache_that_nobody_holds_any_more_is_detached_at_once(use, client, name):
+    """No layer refers to its container: the rank is free without a collection of cycles."""
+    gc.disable()
+    try:
+        cache = use(client, name)
+        end = weakref.ref(cache.shared)
+        del cache
+        assert end() is None
+    finally:
+        gc.enable()
