@@ -109,6 +109,12 @@ class Player:
         for frames in self.cache.switch(sink, context):
             self._again(self.cache.begin(frames), frames)
 
+    def interpolate(self, number, part):
+        """A step from the present prompt towards another (Krea). The text is installed before
+        the next krea_block(), whose context is so computed under it, not a block behind."""
+        self.text = torch.lerp(self.text[:, :4], self._random("text", number, 4), part)
+        self.cache.switch()
+
     def krea_block(self, frames=3, context=3, bias=0.3):
         """Krea: the window is computed anew from the first frame and the last ones before
         each block; there is no clean pass. Cached rows but the first frame get a bias."""

@@ -42,7 +42,7 @@ def video_case(ops, contiguous=True, batch=1, **geometry):
                  if is_kvwheel else inprocess.VideoCache(**geometry))
         player = video.Player(cache, video.Model(max_frames=96), batch, pieces)
         for op, *arguments in ops:
-            if op in ("chunk", "switch", "krea_block"):
+            if op in ("chunk", "switch", "interpolate", "krea_block"):
                 getattr(player, op)(*arguments)
             else:
                 player.call(op, *arguments)
@@ -127,6 +127,10 @@ CASES = {
         [*chunks(5), ("evict_to_last", 2), *chunks(6)], sink=1, positions="window",
         contiguous=False),
     "krea": video_case([("krea_block",)] * 7, window=6, sink=1),
+    "krea-prompt-interpolation": video_case(
+        [("krea_block",)] * 3 + [op for part in (0.25, 0.33, 0.5, 1.0) for op in (
+            ("interpolate", 1, part), ("krea_block",))] + [("krea_block",)] * 2,
+        window=6, sink=1),
     "second-video": video_case([*chunks(6), ("reset_state",), *chunks(6)]),
     # SANA-Video.
     "sana-ring-of-sums": linear_case([("chunk", 4), *chunks(11)]),
