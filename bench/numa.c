@@ -26,6 +26,7 @@ struct node {
 struct matrix {
     uint32_t n_nodes;
     struct node node[NODES_MAX];
+    double rate[2][NODES_MAX][NODES_MAX]; /* read, write; by CPUs of; memory of; GB/s */
 };
 
 /* "0-3,8" into a set. */
@@ -141,9 +142,30 @@ static int compare(struct bench *bench, struct matrix *matrix, uint32_t from,
             .each = is_write ? write_memory : read_memory,
             .context = &matrix->node[i]};
     int error = bench_compare(bench, group, variants, matrix->n_nodes);
-    if (error == 0)
-        bench_rate(bench, matrix->n_nodes, (double)MEMORY_BYTES, "GB/s");
-    return error;
+    if (error != 0)
+        return error;
+    bench_rate(bench, matrix->n_nodes, (double)MEMORY_BYTES, "GB/s");
+    const struct bench_result *row =
+        bench->results + bench->n_results - matrix->n_nodes;
+    for (uint32_t i = 0; i < matrix->n_nodes; i++)
+        matrix->rate[is_write][from][i] = row[i].p50 > 0 ? row[i].work / row[i].p50 : 0;
+    return 0;
+}
+
+/* Node by node, beside the report. */
+static void print_matrix(const struct matrix *matrix, bool is_write)
+{
+    fprintf(stderr, "numa: %-18s", is_write ? "write, GB/s" : "read, GB/s");
+    for (uint32_t i = 0; i < matrix->n_nodes; i++)
+        fprintf(stderr, "  memory %-3u", matrix->node[i].number);
+    for (uint32_t from = 0; from < matrix->n_nodes; from++) {
+        if (CPU_COUNT(&matrix->node[from].cpus) == 0)
+            continue;
+        fprintf(stderr, "\nnuma: CPUs of node %-5u", matrix->node[from].number);
+        for (uint32_t i = 0; i < matrix->n_nodes; i++)
+            fprintf(stderr, "  %10.1f", matrix->rate[is_write][from][i]);
+    }
+    fprintf(stderr, "\n");
 }
 
 int numa_run(struct bench *bench)
@@ -165,6 +187,8 @@ int numa_run(struct bench *bench)
             error = compare(bench, &matrix, from, true);
     }
     (void)sched_setaffinity(0, sizeof before, &before);
+    for (int is_write = 0; is_write < 2 && error == 0; is_write++)
+        print_matrix(&matrix, is_write);
     for (uint32_t i = 0; i < matrix.n_nodes; i++) {
         if (matrix.node[i].memory != NULL)
             (void)munmap(matrix.node[i].memory, MEMORY_BYTES);
