@@ -12,8 +12,9 @@ Install what the tests need (as root; otherwise say what is missing), build, tes
   (nothing)        what CI runs: the preset dev with all its tests but the long ones (the
                    rules of tests/lint too), then asan with the labels unit, kernel,
                    integration and guard, without the tests that attack, kill and starve
-                   by the thousand (--full has them)
+                   by the thousand (--full has them); the preset release is built
   --full           dev, asan, clang and tsan with all their tests, the long ones too,
+                   release with those of the examples, in their longest form,
                    clang-tidy, and each fuzzer for ten seconds
   --long           only the soak: the preset dev with the tests of label soak
   --preset NAME    only this preset of CMakePresets.json, with all its tests, long ones too
@@ -57,6 +58,7 @@ cd "$root"
 # A run is: preset, and of its labels those that match. No run includes label bench, and
 # only --long the soak.
 without='^(bench|soak)$'
+builds_release=0
 parts='^(unit|kernel|integration|guard)$'
 heavy=
 if ((is_long)); then
@@ -65,12 +67,14 @@ if ((is_long)); then
 elif [[ -n $preset ]]; then
     runs=("$preset $label")
 elif ((is_full)); then
-    runs=("dev $label" "asan $label" "clang $label" "tsan $label" "fuzz ${label:-fuzz}")
+    runs=("dev $label" "asan $label" "clang $label" "tsan $label" "release ${label:-^example$}"
+        "fuzz ${label:-fuzz}")
 elif [[ -n $label ]]; then
     runs=("dev $label")
 else
     without='^(bench|soak|long)$'
     runs=("dev" "asan $parts")
+    builds_release=1
     heavy='^(bench|death|faults|hostile)_'
 fi
 
@@ -90,9 +94,9 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# build PRESET
+# build PRESET [TESTS]: ON by default
 build() {
-    local definitions=(-DKVW_TESTS=ON)
+    local definitions=("-DKVW_TESTS=${2:-ON}")
     if ((is_full)) && [[ $1 == clang ]]; then
         definitions+=(-DKVW_TIDY=ON)
     fi
@@ -182,6 +186,13 @@ for run in "${runs[@]}"; do
     read -r name labels <<<"$run"
     test_preset "$name" "$labels"
 done
+if ((builds_release)); then
+    # What users build: compilers see more of it than of dev.
+    started=$SECONDS
+    say "release: building"
+    build release OFF || fail "release: does not build"
+    summary+=("release: built, $((SECONDS - started)) s")
+fi
 
 echo
 say "deploy/test.sh: closing summary"

@@ -260,24 +260,11 @@ static json_t *size_json(const struct kvw_spec *spec,
 
 int command_size(struct cli *cli, int argc, char **argv)
 {
-    static const struct option options[] = {SPEC_FLAG_OPTIONS, CLI_OPTIONS};
-    struct spec_flags flags = {0};
     struct kvw_geometry geometry;
     struct kvw_spec_bytes bytes;
     struct kvw_spec spec;
-    int option;
 
-    while ((option = cli_option(cli, argc, argv, ":h", options)) > 0) {
-        int result = spec_flags_take(cli, &flags, option, optarg);
-        if (result != CLI_OK)
-            return result;
-    }
-    if (option != CLI_END)
-        return cli_option_exit(option);
-    if (optind != argc)
-        return cli_usage(cli, "size: '%s' is no option; did you mean --preset?",
-                         argv[optind]);
-    int result = spec_flags_spec(cli, &flags, NULL, &spec);
+    int result = spec_flags_parse(cli, argc, argv, "size", &spec);
     if (result != CLI_OK)
         return result;
     result = kvw_spec_size(&spec, &bytes);

@@ -164,21 +164,13 @@ static json_t *parts_of_plan_json(const struct planned *planned)
 
 static json_t *nodes_of_plan_json(const struct planned *planned)
 {
-    const struct kvw_topology *nodes = &planned->machine.nodes;
     json_t *list = json_array();
 
-    for (uint32_t i = 0; i < nodes->n_nodes; i++) {
-        const struct kvw_topology_node *node = &nodes->node[i];
-        json_t *distances = json_array();
-        for (uint32_t j = 0; j < nodes->n_nodes; j++)
-            json_array_append_new(distances, json_integer(node->distance[j]));
-        json_array_append_new(
-            list,
-            json_pack("{s:i, s:i, s:s, s:I, s:I, s:I, s:o}", "node", (int)node->number,
-                      "package", (int)node->package, "cpus", node->cpus, "total_bytes",
-                      (json_int_t)node->total_bytes, "give_bytes",
-                      (json_int_t)node->give_bytes, "bytes",
-                      (json_int_t)planned->node_bytes[i], "distances", distances));
+    for (uint32_t i = 0; i < planned->machine.nodes.n_nodes; i++) {
+        json_t *node = machine_node_json(&planned->machine, i);
+        json_object_set_new(node, "bytes",
+                            json_integer((json_int_t)planned->node_bytes[i]));
+        json_array_append_new(list, node);
     }
     return list;
 }
@@ -225,25 +217,12 @@ static int plan_spec(struct planned *planned)
 
 int command_plan(struct cli *cli, int argc, char **argv)
 {
-    static const struct option options[] = {SPEC_FLAG_OPTIONS, CLI_OPTIONS};
     KVW_CLEANUP(kvw_free_cleanup)
     struct planned *planned = calloc(1, sizeof *planned);
-    struct spec_flags flags = {0};
-    int option;
 
     if (planned == NULL)
         return cli_fail(cli, fail(-ENOMEM, "no memory"));
-    while ((option = cli_option(cli, argc, argv, ":h", options)) > 0) {
-        int result = spec_flags_take(cli, &flags, option, optarg);
-        if (result != CLI_OK)
-            return result;
-    }
-    if (option != CLI_END)
-        return cli_option_exit(option);
-    if (optind != argc)
-        return cli_usage(cli, "plan: '%s' is no option; did you mean --preset?",
-                         argv[optind]);
-    int result = spec_flags_spec(cli, &flags, NULL, &planned->spec);
+    int result = spec_flags_parse(cli, argc, argv, "plan", &planned->spec);
     if (result != CLI_OK)
         return result;
     result = plan_spec(planned);

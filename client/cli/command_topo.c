@@ -181,22 +181,14 @@ static void draw(const struct drawing *drawing)
 
 static json_t *drawing_json(const struct drawing *drawing)
 {
-    const struct kvw_topology *nodes = &drawing->machine.nodes;
     json_t *list = json_array();
     json_t *ranks = json_array();
 
-    for (uint32_t i = 0; i < nodes->n_nodes; i++) {
-        const struct kvw_topology_node *node = &nodes->node[i];
-        json_t *distances = json_array();
-        for (uint32_t j = 0; j < nodes->n_nodes; j++)
-            json_array_append_new(distances, json_integer(node->distance[j]));
-        json_array_append_new(
-            list,
-            json_pack("{s:i, s:i, s:s, s:I, s:I, s:I, s:o}", "node", (int)node->number,
-                      "package", (int)node->package, "cpus", node->cpus, "total_bytes",
-                      (json_int_t)node->total_bytes, "give_bytes",
-                      (json_int_t)node->give_bytes, "huge_free",
-                      (json_int_t)drawing->machine.n_huge[i], "distances", distances));
+    for (uint32_t i = 0; i < drawing->machine.nodes.n_nodes; i++) {
+        json_t *node = machine_node_json(&drawing->machine, i);
+        json_object_set_new(node, "huge_free",
+                            json_integer((json_int_t)drawing->machine.n_huge[i]));
+        json_array_append_new(list, node);
     }
     for (uint32_t c = 0; c < n_drawn(drawing); c++) {
         const struct drawn_cache *cache = &drawing->cache[c];

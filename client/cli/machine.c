@@ -91,3 +91,16 @@ int machine_load(struct machine *machine)
         return fail(-EPROTO, "%s --topology names no node", program);
     return 0;
 }
+
+json_t *machine_node_json(const struct machine *machine, uint32_t node)
+{
+    const struct kvw_topology_node *of = &machine->nodes.node[node];
+    json_t *distances = json_array();
+
+    for (uint32_t i = 0; i < machine->nodes.n_nodes; i++)
+        json_array_append_new(distances, json_integer(of->distance[i]));
+    return json_pack("{s:i, s:i, s:s, s:I, s:I, s:o}", "node", (int)of->number,
+                     "package", (int)of->package, "cpus", of->cpus, "total_bytes",
+                     (json_int_t)of->total_bytes, "give_bytes",
+                     (json_int_t)of->give_bytes, "distances", distances);
+}

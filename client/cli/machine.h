@@ -3,6 +3,8 @@
 #ifndef KVW_CLIENT_CLI_MACHINE_H
 #define KVW_CLIENT_CLI_MACHINE_H
 
+#include <jansson.h>
+
 #include "client/cli/cli.h"
 #include "proto/placement.h"
 
@@ -16,5 +18,8 @@ struct machine {
 
 /** Ask kvwheeld. @return 0; -ENOEXEC (there is no kvwheeld), -EPROTO (in words). */
 KVW_NODISCARD int machine_load(struct machine *machine);
+
+/** What is known of a node, by index: number, package, CPUs, bytes, distances. */
+json_t *machine_node_json(const struct machine *machine, uint32_t node);
 
 #endif

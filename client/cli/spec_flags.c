@@ -380,3 +380,23 @@ int spec_flags_spec(const struct cli *cli, const struct spec_flags *flags,
     result = kvw_spec_check(spec);
     return result < 0 ? cli_fail_as(cli, result, CLI_USAGE) : CLI_OK;
 }
+
+int spec_flags_parse(struct cli *cli, int argc, char **argv, const char *command,
+                     struct kvw_spec *spec)
+{
+    static const struct option options[] = {SPEC_FLAG_OPTIONS, CLI_OPTIONS};
+    struct spec_flags flags = {0};
+    int option;
+
+    while ((option = cli_option(cli, argc, argv, ":h", options)) > 0) {
+        int result = spec_flags_take(cli, &flags, option, optarg);
+        if (result != CLI_OK)
+            return result;
+    }
+    if (option != CLI_END)
+        return option == CLI_HELPED ? CLI_HELPED : CLI_USAGE;
+    if (optind != argc)
+        return cli_usage(cli, "%s: '%s' is no option; did you mean --preset?", command,
+                         argv[optind]);
+    return spec_flags_spec(cli, &flags, NULL, spec);
+}

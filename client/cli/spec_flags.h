@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of create and size that say what a cache is. */
+/* The options of create, size and plan that say what a cache is. */
 #ifndef KVW_CLIENT_CLI_SPEC_FLAGS_H
 #define KVW_CLIENT_CLI_SPEC_FLAGS_H
 
@@ -94,6 +94,11 @@ int spec_flags_take(const struct cli *cli, struct spec_flags *flags, int option,
  */
 int spec_flags_spec(const struct cli *cli, const struct spec_flags *flags,
                     const char *name, struct kvw_spec *spec);
+
+/** For commands that take nothing but these options: parse all, give the spec.
+ *  @return CLI_OK; CLI_HELPED or an exit code: told already. */
+int spec_flags_parse(struct cli *cli, int argc, char **argv, const char *command,
+                     struct kvw_spec *spec);
 
 /* Names of the numbers of a spec; "?" for others. */
 const char *spec_name_type(uint32_t type);

@@ -62,6 +62,7 @@ def check_flags(node):
     refused(5, node, RANKS, "num_key_value_heads", *GO)
     shown = run(2, node, "--help").stdout.decode()
     check(shown.count("usage:") == 1 and "exit:" in shown, "--help, once")
+    check(max(map(len, shown.splitlines())) <= 80, "--help fits a terminal")
 
 
 def check_config(node):

@@ -500,22 +500,33 @@ static int run_all(struct run *run)
     return error;
 }
 
+static uint64_t parse_number(const char *text, uint64_t most)
+{
+    char *end;
+    uint64_t value = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != 0 || value > most)
+        exit(2);
+    return value;
+}
+
+static const struct setup defaults = {.name = "player",
+                                      .parts = {1, 1, 1, 1},
+                                      .block = 4,
+                                      .n_heads = 4,
+                                      .n_lanes = 1,
+                                      .window = 40,
+                                      .sink = 4,
+                                      .kind = KVW_WINDOW_ROW,
+                                      .positions = KVW_POSITIONS_ABSOLUTE,
+                                      .rows_end = 100,
+                                      .rows_max = 128,
+                                      .options = KVW_MPI_OPTIONS_INIT};
+
 static void parse(int argc, char **argv, struct setup *setup)
 {
     int option;
 
-    *setup = (struct setup){.name = "player",
-                            .parts = {1, 1, 1, 1},
-                            .block = 4,
-                            .n_heads = 4,
-                            .n_lanes = 1,
-                            .window = 40,
-                            .sink = 4,
-                            .kind = KVW_WINDOW_ROW,
-                            .positions = KVW_POSITIONS_ABSOLUTE,
-                            .rows_end = 100,
-                            .rows_max = 128,
-                            .options = KVW_MPI_OPTIONS_INIT};
+    *setup = defaults;
     setup->options.timeout_ns = 5000000000u;
     setup->options.whole_groups = 2;
     while ((option = getopt(argc, argv, "n:p:b:H:l:W:S:cr:f:B:yw:kt:s")) != -1) {
@@ -529,43 +540,43 @@ static void parse(int argc, char **argv, struct setup *setup)
                 exit(2);
             break;
         case 'b':
-            setup->block = (uint32_t)strtoul(optarg, NULL, 10);
+            setup->block = (uint32_t)parse_number(optarg, UINT32_MAX);
             break;
         case 'H':
-            setup->n_heads = (uint32_t)strtoul(optarg, NULL, 10);
+            setup->n_heads = (uint32_t)parse_number(optarg, UINT32_MAX);
             break;
         case 'l':
-            setup->n_lanes = (uint32_t)strtoul(optarg, NULL, 10);
+            setup->n_lanes = (uint32_t)parse_number(optarg, UINT32_MAX);
             break;
         case 'W':
-            setup->window = (uint64_t)strtoul(optarg, NULL, 10);
+            setup->window = parse_number(optarg, UINT64_MAX);
             break;
         case 'S':
-            setup->sink = (uint64_t)strtoul(optarg, NULL, 10);
+            setup->sink = parse_number(optarg, UINT64_MAX);
             break;
         case 'c':
             setup->kind = KVW_WINDOW_CHUNK;
             break;
         case 'r':
-            setup->rows_end = (uint64_t)strtoul(optarg, NULL, 10);
+            setup->rows_end = parse_number(optarg, UINT64_MAX);
             break;
         case 'f':
-            setup->flags = (uint32_t)strtoul(optarg, NULL, 10);
+            setup->flags = (uint32_t)parse_number(optarg, UINT32_MAX);
             break;
         case 'B':
-            setup->options.box_ranks = (uint32_t)strtoul(optarg, NULL, 10);
+            setup->options.box_ranks = (uint32_t)parse_number(optarg, UINT32_MAX);
             break;
         case 'y':
             setup->by_cycle = 1;
             break;
         case 'w':
-            setup->pause_ms = (uint32_t)strtoul(optarg, NULL, 10);
+            setup->pause_ms = (uint32_t)parse_number(optarg, UINT32_MAX);
             break;
         case 'k':
             setup->is_kept = true;
             break;
         case 't':
-            setup->options.timeout_ns = (uint64_t)strtoul(optarg, NULL, 10) * 1000000;
+            setup->options.timeout_ns = parse_number(optarg, UINT64_MAX) * 1000000;
             break;
         case 's':
             setup->options.flags = KVW_MPI_START;

@@ -195,7 +195,7 @@ static void print_states(void)
     FIELD(kvw_verified, reserved);
 }
 
-static void print_attention(void)
+static void print_rotation(void)
 {
     STRUCT(kvw_rope_table);
     FIELD(kvw_rope_table, cos);
@@ -233,6 +233,10 @@ static void print_attention(void)
     FIELD(kvw_rope_args, table);
     FIELD(kvw_rope_args, position);
     FIELD(kvw_rope_args, position_step);
+}
+
+static void print_attention(void)
+{
     STRUCT(kvw_attn_piece);
     FIELD(kvw_attn_piece, k);
     FIELD(kvw_attn_piece, v);
@@ -374,6 +378,7 @@ int main(void)
     print_steps();
     print_views();
     print_states();
+    print_rotation();
     print_attention();
     print_linear();
     print_conversion();
